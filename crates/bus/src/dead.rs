@@ -7,8 +7,8 @@ use signalbox_store::unpacked;
 use super::{
     Error, Event, EventId, Handle,
     core::Core,
-    event::{self, lane_hash},
-    store::{Again, Appended, Resend, Store},
+    event,
+    store::{Again, Appended, Resend, Skipped, Store},
     view::target,
 };
 
@@ -16,6 +16,8 @@ use super::{
 const PART: u64 = 100;
 /// Bytes in one call of the script.
 const PART_BYTES: usize = 1 << 20;
+/// How often a search for an event begins again because its lane moved.
+const SKIP_TRIES: usize = 10;
 
 /// One event that could not be delivered.
 #[derive(Debug, Clone)]
@@ -131,7 +133,7 @@ impl Handle {
         if !subscription.topics.contains(&event.topic) || !subscription.takes(&event.environment) {
             return Err(Error::NoSuchEvent);
         }
-        let one = Resend { id, hash: lane_hash(&event.object), body, letter: Vec::new() };
+        let one = Resend::new(&event, body, Vec::new());
         put(&self.core, store, client, &[one], Again::Resend).await.map(drop)
     }
 
@@ -144,8 +146,19 @@ impl Handle {
         let event = self.event(id).await?.ok_or(Error::NoSuchEvent)?;
         let shard = event::shard_of(&event.object, self.core.stores.len());
         let keep = (self.core.options.dead_events, self.core.options.dead_bytes);
-        let skipped = self.core.stores[shard].skip(client, id, event::lane_hash(&event.object), keep).await?;
-        if skipped { Ok(()) } else { Err(Error::NoSuchEvent) }
+        let (store, hash) = (&self.core.stores[shard], event::lane_hash(&event.object));
+        for _ in 0..SKIP_TRIES {
+            let mut found = Skipped::More(Default::default());
+            while let Skipped::More(cursor) = found {
+                found = store.skip(client, id, hash, keep, &cursor).await?;
+            }
+            match found {
+                Skipped::Done => return Ok(()),
+                Skipped::Moved | Skipped::More(_) => {}
+                Skipped::Absent => return Err(Error::NoSuchEvent),
+            }
+        }
+        Err(Error::Contended)
     }
 }
 
@@ -170,12 +183,10 @@ impl DeadLetter {
 fn returned(stored: &[u8]) -> Resend {
     let letter = stored.to_vec();
     match DeadLetter::read(stored) {
-        Some((DeadLetter { event, .. }, body)) => {
-            Resend { id: event.id, hash: lane_hash(&event.object), body, letter }
-        }
+        Some((DeadLetter { event, .. }, body)) => Resend::new(&event, body, letter),
         // An unreadable entry cannot be delivered; this body removes it from the list, and the delivery counts it as
         // lost.
-        None => Resend { id: EventId(0), hash: 0, body: Vec::new(), letter },
+        None => Resend { id: EventId(0), hash: 0, body: Vec::new(), letter, environment: String::new() },
     }
 }
 

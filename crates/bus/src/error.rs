@@ -30,6 +30,9 @@ pub enum Refusal {
         /// The configured limit, for all shards together.
         limit: u64,
     },
+    /// The fabric has little memory left, and the environment uses most of it. Nothing was changed.
+    #[error("memory is short, and the environment uses most of it")]
+    MemoryShort,
     /// The label is not in the state that the change expects: read it again. Only changes of labels get this.
     #[error("the label has changed")]
     Outdated,

@@ -6,7 +6,7 @@
 //! that no job can delay it.
 
 use std::{
-    collections::{BTreeMap, HashMap},
+    collections::{BTreeMap, HashMap, HashSet},
     sync::Arc,
     time::Duration,
 };
@@ -24,7 +24,7 @@ use super::{
 };
 use signalbox_lease::Lease;
 
-/// Batches cleared away in one call.
+/// Batches cleared away in one call, of 100 events each.
 const PURGE_PART: usize = 200;
 /// Batches dropped in one round, before memory is checked again.
 const DROP_PART: usize = 100;
@@ -34,8 +34,14 @@ const TRIM_PART: usize = 100;
 const MISSED_BEATS: u32 = 2;
 /// Checks within that time.
 const RECOVERY_CHECKS: u32 = 5;
-/// Interval between two checks of the memory while it is nearly full.
+/// How long publishes of the largest environments are rejected, unless the next check finds memory short again.
+const REFUSED_MS: u64 = 10_000;
+/// How often, and at what intervals, the memory is read until Redis has freed what was removed.
+const FREE_CHECKS: u32 = 10;
+const FREE_EVERY: Duration = Duration::from_millis(50);
+/// Interval between two attempts to check the memory, and the shortest one while it fills up.
 const MEMORY_EVERY: Duration = Duration::from_secs(1);
+const MIN_MEMORY_EVERY: Duration = Duration::from_millis(50);
 /// The fastest growth of the memory that is expected, in bytes per second: no check is later than the memory could be full.
 const GROWTH: u64 = 100 << 20;
 
@@ -50,7 +56,7 @@ pub(super) async fn run(core: Arc<Core>, store: Arc<Store>, mut lease: Lease, sh
         if holds(&mut lease).await {
             if check_at <= Instant::now() {
                 match relieve(&core, &store).await {
-                    Ok(headroom) => check_at = Instant::now() + until_full(headroom).min(every),
+                    Ok(free) => check_at = Instant::now() + until_half(free).min(every),
                     Err(error) => tracing::debug!(%error, "memory cannot be checked now"),
                 }
             }
@@ -65,8 +71,12 @@ pub(super) async fn run(core: Arc<Core>, store: Arc<Store>, mut lease: Lease, sh
         } else {
             watch.forget();
         }
+        let next = check_at
+            .saturating_duration_since(Instant::now())
+            .clamp(MIN_MEMORY_EVERY, MEMORY_EVERY)
+            .min(every);
         tokio::select! {
-            () = sleep(MEMORY_EVERY.min(every)) => {}
+            () = sleep(next) => {}
             () = shutdown.cancelled() => break,
         }
     }
@@ -199,13 +209,7 @@ async fn limit(core: &Arc<Core>, store: &Store) -> Result<(), Error> {
             }
         }
         if dropped > 0 {
-            tracing::warn!(
-                subscriber = core.name_of(&token),
-                events,
-                dropped,
-                "subscriber's oldest batches dropped: limit reached"
-            );
-            core.announce("subscriber.autodropped", &token, json!({ "events": dropped, "reason": "limit" }));
+            report(core, BTreeMap::from([(token, dropped)]), "limit");
         }
     }
     Ok(())
@@ -225,65 +229,237 @@ fn outdated(segments: &BTreeMap<u64, u64>, oldest_kept: u64, bytes: u64) -> Vec<
     outdated
 }
 
-async fn trim(core: &Core, store: &Store) -> Result<(), Error> {
+pub(super) async fn trim(core: &Arc<Core>, store: &Store) -> Result<(), Error> {
     let now_ms = store.now_ms().await?;
     let kept_from = now_ms.saturating_sub(core.options.log_seconds * 1000);
     let outdated =
         outdated(&store.segments().await?, EventId::at_ms(kept_from).0 / SEGMENT_IDS, core.options.log_bytes);
-    trim_all(store, &outdated).await
-}
-
-/// Removes segments that are no longer needed. A queue may need an old one and none of those after it, so all of them
-/// are tried.
-async fn trim_all(store: &Store, segments: &[u64]) -> Result<(), Error> {
-    for part in segments.chunks(TRIM_PART) {
-        store.trim(part).await?;
+    trim_all(store, &outdated).await?;
+    let log: u64 = store.segments().await?.values().sum();
+    if log > core.options.log_bytes {
+        forget_for_idle(core, store, log - core.options.log_bytes, "log").await?;
     }
     Ok(())
 }
 
-/// How long it takes at least until so many bytes are used.
-fn until_full(headroom: u64) -> Duration {
-    Duration::from_secs(headroom / GROWTH).max(MEMORY_EVERY)
+/// Removes segments that are no longer needed. A queue or a subscriber may need an old one and none of those after it, so all
+/// of them are tried.
+async fn trim_all(store: &Store, segments: &[u64]) -> Result<(), Error> {
+    let mut left = segments;
+    while !left.is_empty() {
+        let (finished, _) = store.trim(&left[..left.len().min(TRIM_PART)]).await?;
+        left = &left[finished.min(left.len())..];
+    }
+    Ok(())
 }
 
-/// Returns how many bytes are free until the fabric is nearly full. If none are, frees memory: first events that are kept only
-/// for replay, then the oldest batches of the subscriber with the most events.
-async fn relieve(core: &Arc<Core>, store: &Store) -> Result<u64, Error> {
-    let headroom = |(used, limit): (u64, u64)| match limit {
-        0 => u64::MAX,
-        limit => (limit / 100 * u64::from(core.options.memory_percent)).saturating_sub(used),
-    };
-    let free = headroom(store.memory().await?);
-    if free > 0 {
-        return Ok(free);
-    }
-    forget_log(store).await?;
-    let mut all: BTreeMap<String, u64> = BTreeMap::new();
-    while headroom(store.memory().await?) == 0 {
-        let Some(noisiest) = noisiest(store.numbers().await?.events) else { break };
-        let mut dropped = 0;
-        for _ in 0..DROP_PART {
-            match store.drop_oldest(&noisiest, "autodropped").await? {
-                0 => break,
-                events => dropped += events,
-            }
+/// The subscribers to whom nothing can be delivered: paused, disabled, without readable credentials, or failing all the time.
+async fn idle(core: &Core, store: &Store) -> Result<HashSet<String>, Error> {
+    let mut idle = HashSet::new();
+    for (token, one) in &core.view().registry.subscriptions {
+        let is_stopped = one.paused || one.disabled.is_some() || one.is_locked();
+        if is_stopped || store.movements(token).await?.health == 0 {
+            idle.insert(token.clone());
         }
-        if dropped == 0 {
+    }
+    Ok(idle)
+}
+
+/// The segments that only idle subscribers need, oldest first, with their bytes and these subscribers.
+async fn pinned(core: &Core, store: &Store) -> Result<Vec<(u64, u64, Vec<String>)>, Error> {
+    let idle = idle(core, store).await?;
+    let mut pinned = Vec::new();
+    if idle.is_empty() {
+        return Ok(pinned);
+    }
+    let present = EventId::at_ms(store.now_ms().await?).0 / SEGMENT_IDS;
+    for (segment, bytes) in store.segments().await?.range(..present) {
+        if let Some(holders) = store.holders(*segment).await?
+            && holders.iter().all(|holder| idle.contains(holder))
+        {
+            pinned.push((*segment, *bytes, holders));
+        }
+    }
+    Ok(pinned)
+}
+
+/// Forgets the oldest segments that only idle subscribers need, until the log has lost so many bytes. What waits there for
+/// these subscribers is dropped.
+async fn forget_for_idle(core: &Arc<Core>, store: &Store, bytes: u64, why: &str) -> Result<(), Error> {
+    let (mut freed, mut all) = (0, BTreeMap::<String, u64>::new());
+    for (segment, weight, holders) in pinned(core, store).await? {
+        if freed >= bytes {
             break;
         }
-        forget_log(store).await?;
-        *all.entry(noisiest).or_default() += dropped;
+        for token in holders {
+            while store.is_held(segment, &token).await? {
+                match store.drop_oldest(&token, "autodropped").await? {
+                    0 => break,
+                    events => *all.entry(token.clone()).or_default() += events,
+                }
+            }
+        }
+        let before = store.segments().await?.len();
+        trim_all(store, &[segment]).await?;
+        if store.segments().await?.len() < before {
+            freed += weight;
+        }
     }
-    for (token, dropped) in all {
+    report(core, all, why);
+    Ok(())
+}
+
+/// Logs and publishes which events were dropped.
+fn report(core: &Arc<Core>, dropped: BTreeMap<String, u64>, why: &str) {
+    for (token, events) in dropped {
         tracing::warn!(
             subscriber = core.name_of(&token),
-            dropped,
-            "memory low: oldest batches of the noisiest subscriber dropped"
+            dropped = events,
+            reason = why,
+            "subscriber's oldest batches dropped"
         );
-        core.announce("subscriber.autodropped", &token, json!({ "events": dropped, "reason": "memory" }));
+        core.announce("subscriber.autodropped", &token, json!({ "events": events, "reason": why }));
     }
-    Ok(0)
+}
+
+/// How long it takes at least until half of so many bytes are used.
+fn until_half(free: u64) -> Duration {
+    Duration::from_micros((free / 2).saturating_mul(1_000_000) / GROWTH).max(MIN_MEMORY_EVERY)
+}
+
+/// The memory of a shard's server, in bytes.
+#[derive(Debug, Clone, Copy)]
+struct Memory {
+    used: u64,
+    /// From here on, memory is short.
+    short: u64,
+    limit: u64,
+}
+
+impl Memory {
+    async fn read(core: &Core, store: &Store) -> Result<Self, Error> {
+        let (used, limit) = store.memory().await?;
+        let limit = if limit == 0 { u64::MAX } else { limit };
+        Ok(Self { used, short: limit / 100 * u64::from(core.options.memory_percent), limit })
+    }
+
+    fn free(self) -> u64 {
+        self.limit.saturating_sub(self.used)
+    }
+
+    fn is_short(self) -> bool {
+        self.used >= self.short
+    }
+
+    /// How much of the last part, which begins at `short`, is free: 1000 for all of it.
+    fn free_thousandths(self) -> u64 {
+        self.free().saturating_mul(1000) / (self.limit - self.short).max(1)
+    }
+}
+
+/// The environments that use most: all of them at the end of the memory, and only the largest one when it begins to be short.
+/// `largest` is the use of the largest owner, which may be something else than an environment.
+fn refused(environments: &BTreeMap<String, u64>, largest: u64, free_thousandths: u64) -> Vec<String> {
+    let least = u128::from(largest) * u128::from(free_thousandths.min(1000)) / 1000;
+    let over = |(_, bytes): &(&String, &u64)| u128::from(**bytes) >= least.max(1);
+    environments.iter().filter(over).map(|(name, _)| name.clone()).collect()
+}
+
+/// Returns how many bytes are free. If memory is short, the owners who use most pay for it, and no others:
+/// events that are kept only for replay are forgotten; then those that only idle subscribers need, if these are much of
+/// everything; then publishes of the largest environments are rejected. If memory becomes shorter all the same, the oldest
+/// batches of a subscriber are dropped that has as much as the largest environment, for as long as that frees memory.
+pub(super) async fn relieve(core: &Arc<Core>, store: &Store) -> Result<u64, Error> {
+    let mut memory = Memory::read(core, store).await?;
+    if !memory.is_short() {
+        if store.is_full().await? {
+            store.clear_full().await?;
+        }
+        return Ok(memory.free());
+    }
+    forget_log(store).await?;
+    let environments = store.environments().await?;
+    memory = Memory::read(core, store).await?;
+    // Labels, states of objects and dead letters are no environment's, but memory all the same.
+    let others = memory.used.saturating_sub(environments.values().sum());
+    let largest = environments.values().copied().max().unwrap_or_default().max(others);
+    if memory.is_short() {
+        let pinned: u64 = pinned(core, store).await?.iter().map(|(_, bytes, _)| bytes).sum();
+        if pinned.saturating_mul(2) >= largest {
+            forget_for_idle(core, store, memory.used - memory.short + memory.limit / 20, "memory").await?;
+            memory = settled(core, store, memory.used).await?;
+        }
+    }
+    if !memory.is_short() {
+        return Ok(memory.free());
+    }
+    let names = refused(&environments, largest, memory.free_thousandths());
+    let until = store.now_ms().await? + REFUSED_MS;
+    // At the limit this fails, and so does every publish.
+    let was_full = store.is_full().await?;
+    match store.note_full(until, &names).await {
+        Ok(()) if was_full => {}
+        Ok(()) => {
+            tracing::warn!(environments = ?names, "memory short: publishes of the largest environments are rejected");
+        }
+        Err(error) => tracing::debug!(%error, "the largest environments cannot be noted"),
+    }
+    if memory.free_thousandths() <= 500 {
+        drop_largest(core, store, largest, memory).await?;
+    }
+    // Until the next check only smaller environments can use more.
+    Ok(memory.free().max(GROWTH / 2))
+}
+
+/// The memory after something was removed. Redis frees large keys a moment later.
+async fn settled(core: &Core, store: &Store, before: u64) -> Result<Memory, Error> {
+    let mut memory = Memory::read(core, store).await?;
+    for _ in 0..FREE_CHECKS {
+        if memory.used < before {
+            break;
+        }
+        sleep(FREE_EVERY).await;
+        memory = Memory::read(core, store).await?;
+    }
+    Ok(memory)
+}
+
+/// Drops the oldest batches of the subscriber for which most bytes wait, if that is about as much as `largest` at least, while
+/// memory is short and becomes less so.
+async fn drop_largest(
+    core: &Arc<Core>,
+    store: &Store,
+    largest: u64,
+    mut memory: Memory,
+) -> Result<(), Error> {
+    let mut sizes = BTreeMap::new();
+    for (token, events) in store.numbers().await?.events {
+        sizes.insert(token.clone(), events.saturating_mul(store.event_size(&token).await?));
+    }
+    let Some((token, bytes)) = noisiest(sizes) else { return Ok(()) };
+    if bytes.saturating_mul(2) < largest {
+        return Ok(());
+    }
+    let mut all = 0;
+    while memory.is_short() {
+        let before = all;
+        for _ in 0..DROP_PART {
+            match store.drop_oldest(&token, "autodropped").await? {
+                0 => break,
+                events => all += events,
+            }
+        }
+        forget_log(store).await?;
+        let used = memory.used;
+        memory = settled(core, store, used).await?;
+        if all == before || memory.used >= used {
+            break;
+        }
+    }
+    if all > 0 {
+        report(core, BTreeMap::from([(token, all)]), "memory");
+    }
+    Ok(())
 }
 
 /// Forgets every segment that no batch and no queue needs.
@@ -291,13 +467,9 @@ async fn forget_log(store: &Store) -> Result<(), Error> {
     trim_all(store, &store.segments().await?.into_keys().collect::<Vec<_>>()).await
 }
 
-/// The subscriber with the most waiting events.
-fn noisiest(events: BTreeMap<String, u64>) -> Option<String> {
-    events
-        .into_iter()
-        .filter(|(_, events)| *events > 0)
-        .max_by_key(|(_, events)| *events)
-        .map(|(token, _)| token)
+/// The subscriber with the most, and how much that is.
+fn noisiest(sizes: BTreeMap<String, u64>) -> Option<(String, u64)> {
+    sizes.into_iter().filter(|(_, size)| *size > 0).max_by_key(|(_, size)| *size)
 }
 
 #[cfg(test)]
@@ -334,8 +506,18 @@ mod tests {
     }
 
     #[test]
+    fn the_shorter_memory_is_the_more_environments_are_refused() {
+        let bytes = BTreeMap::from([("a".into(), 100), ("b".into(), 40), ("c".into(), 1)]);
+        assert_eq!(refused(&bytes, 100, 1000), ["a"]);
+        assert_eq!(refused(&bytes, 100, 410), ["a"]);
+        assert_eq!(refused(&bytes, 100, 400), ["a", "b"]);
+        assert_eq!(refused(&bytes, 100, 0), ["a", "b", "c"]);
+        assert_eq!(refused(&bytes, 1000, 200), [""; 0], "something else uses most");
+    }
+
+    #[test]
     fn the_noisiest_has_most_waiting() {
-        assert_eq!(noisiest(BTreeMap::from([("a".into(), 3), ("b".into(), 5)])), Some("b".into()));
+        assert_eq!(noisiest(BTreeMap::from([("a".into(), 3), ("b".into(), 5)])), Some(("b".into(), 5)));
         assert_eq!(noisiest(BTreeMap::from([("a".into(), 0)])), None);
     }
 }

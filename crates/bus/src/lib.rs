@@ -34,8 +34,8 @@
 //!   are longer than the maximum age of a batch.
 //! * **The log** holds each body once, in segments of ten seconds of IDs, `bus:log:<segment>`. Dividing an ID yields
 //!   its segment, so no lookup is needed. If an event is appended to a lane again, its body is stored again in the
-//!   current segment, and the batch refers to it as `id@segment`. Therefore no batch needs a segment that is older than
-//!   the batch, and a segment that is older than the oldest batch can be removed.
+//!   current segment, and the batch refers to it as `id@segment`. Each segment counts the items that subscribers still
+//!   need. One without any can be removed, even if older ones are needed.
 //! * **A lane** is one of the `concurrency` parallel sequences of batches of a subscriber. The hash of an object
 //!   selects its lane. A lane has at most one batch that is being filled (`current`), a list of full batches (`ready`)
 //!   whose head is in flight, one job, and the gaps that it still has to report. Lanes belong to a **generation**. When
@@ -98,9 +98,10 @@
 //!   (`events.lost`) and logged, and the call is sent again (`acknowledged.rs`).
 //! * **Redis is replaced by an empty one.** Publishers get [`Refusal::Uninitialized`], and an error is logged, until an
 //!   operator calls [`Handle::initialize`]. The empty server has no subscriptions, so accepted events would be lost.
-//! * **Redis is full.** Publishers get [`Refusal::Full`], and no publish is applied in part. Housekeeping removes events
-//!   that are retained only for replay. Then it drops the oldest batches of the subscriber with the most events, and
-//!   stores a gap for each.
+//! * **Redis is full.** Publishers get [`Refusal::Full`], and no publish is applied in part. Before that,
+//!   housekeeping removes events that are retained only for replay, and then rejects publishes of the environments that use
+//!   most ([`Refusal::MemoryShort`]). If that is not enough, it drops the oldest batches of the largest subscriber, if that
+//!   frees memory, and stores a gap for each.
 //! * **A subscriber answers 410.** Its lanes receive no new events. Waiting events stay until it subscribes again or they
 //!   exceed their maximum age.
 //! * **A delivery panics, hangs, or takes long.** A panic or a timeout is a failed attempt. A delivery that takes

@@ -75,7 +75,7 @@ impl Metrics {
             Err(Refusal::Busy) => "busy",
             Err(Refusal::QueueFull) => "queue_full",
             Err(Refusal::WaitingFull) => "waiting_full",
-            Err(Refusal::EnvironmentFull { .. }) => "environment_full",
+            Err(Refusal::EnvironmentFull { .. } | Refusal::MemoryShort) => "environment_full",
             Err(Refusal::Outdated) => "outdated",
             Err(Refusal::Full) => "full",
             Err(Refusal::ReadOnly) => "read_only",

@@ -12,7 +12,6 @@ use tokio_util::sync::CancellationToken;
 use super::{
     Error, Event, EventId, Handle,
     core::Core,
-    event::lane_hash,
     store::{Again, Appended, ReplayState, Resend, SEGMENT_IDS, Store},
     view::target,
 };
@@ -21,6 +20,13 @@ use super::{
 const LOOK: u64 = 1_000;
 /// Events put into lanes in one step.
 const PART: u64 = 400;
+/// Bytes put into lanes in one step, unless a single event has more.
+const PART_BYTES: usize = 1 << 20;
+/// Events that wait for a subscriber, from which on its replay pauses.
+const AHEAD: u64 = 2_000;
+/// How long it pauses then, in milliseconds, and if deliveries are stopped.
+const AHEAD_PAUSE_MS: u64 = 200;
+const STOPPED_PAUSE_MS: u64 = 5_000;
 /// The fastest replay, events a second.
 const MAX_RATE: u64 = 100_000;
 /// Pause when there is nothing to replay; another pacemaker's replay is found after it.
@@ -40,7 +46,8 @@ impl Handle {
         for store in &self.core.stores {
             let now_ms = store.now_ms().await?;
             let state = ReplayState {
-                cursor: format!("{}:0", EventId::at_ms(from_ms).0 / SEGMENT_IDS),
+                // The word distinguishes it from a replay that it replaces, whose next step may be under way.
+                cursor: cursor(EventId::at_ms(from_ms).0 / SEGMENT_IDS, 0, &self.core.rng.characters(8)),
                 from_ms,
                 // Events that are published from now on are delivered anyway.
                 to_ms: to_ms.min(now_ms),
@@ -52,6 +59,11 @@ impl Handle {
         self.core.replays.notify_one();
         Ok(())
     }
+}
+
+/// The position of a replay, of this word.
+fn cursor(segment: u64, place: u64, word: &str) -> String {
+    format!("{segment}:{place}:{word}")
 }
 
 /// Moves replays of one shard, until `shutdown`.
@@ -70,7 +82,7 @@ pub(super) async fn run(core: Arc<Core>, store: Arc<Store>, shutdown: Cancellati
 }
 
 /// Moves the replay that is due first; how long to wait for the next.
-async fn step(core: &Core, store: &Store) -> Result<Duration, Error> {
+pub(super) async fn step(core: &Core, store: &Store) -> Result<Duration, Error> {
     let Some((token, due_ms)) = store.next_replay().await? else { return Ok(IDLE) };
     let now_ms = store.now_ms().await?;
     if due_ms > now_ms {
@@ -82,6 +94,13 @@ async fn step(core: &Core, store: &Store) -> Result<Duration, Error> {
         store.schedule_replay(&token, None).await?;
         return Ok(Duration::ZERO);
     };
+    if store.waiting(&token).await? >= AHEAD || store.is_full().await? {
+        // What a replay puts into the lanes is stored again, so it waits until the subscriber has caught up.
+        let is_stopped = subscription.paused || subscription.disabled.is_some();
+        let pause = if is_stopped { STOPPED_PAUSE_MS } else { AHEAD_PAUSE_MS };
+        store.schedule_replay(&token, Some(now_ms + pause)).await?;
+        return Ok(Duration::ZERO);
+    }
     let (events, cursor) = part(store, &state, |event| {
         subscription.topics.contains(&event.topic) && subscription.takes(&event.environment)
     })
@@ -112,11 +131,10 @@ async fn part(
     state: &ReplayState,
     wanted: impl Fn(&Event) -> bool,
 ) -> Result<(Vec<Resend>, Option<String>), Error> {
-    let (segment, place) = state
-        .cursor
-        .split_once(':')
-        .and_then(|(segment, place)| Some((segment.parse().ok()?, place.parse().ok()?)))
-        .unwrap_or((0, 0));
+    let mut words = state.cursor.splitn(3, ':');
+    let mut number = || words.next().and_then(|word| word.parse::<u64>().ok()).unwrap_or_default();
+    let (segment, place) = (number(), number());
+    let word = words.next().unwrap_or_default();
     let last = EventId::at_ms(state.to_ms).0 / SEGMENT_IDS;
     // Segments without events do not exist, so the list shows where to continue.
     let segments = store.segments().await?;
@@ -126,12 +144,12 @@ async fn part(
     let place: u64 = if current == segment { place } else { 0 };
     let most = PART.min(state.rate);
     let ids = store.order(current, place, LOOK).await?;
-    let (mut events, mut checked): (Vec<Resend>, u64) = (Vec::new(), 0);
+    let (mut events, mut checked, mut bytes): (Vec<Resend>, u64, usize) = (Vec::new(), 0, 0);
     for ids in ids.chunks(100) {
         let ids: Vec<EventId> = ids.iter().map(|id| EventId(*id)).collect();
         for (id, body) in store.bodies(current, &ids).await? {
-            if events.len() as u64 == most {
-                return Ok((events, Some(format!("{current}:{}", place + checked))));
+            if events.len() as u64 == most || bytes >= PART_BYTES {
+                return Ok((events, Some(cursor(current, place + checked, word))));
             }
             checked += 1;
             let accepted = id.accepted_ms();
@@ -141,12 +159,13 @@ async fn part(
             let Some(body) = body else { continue };
             let Ok(event) = Event::from_log(&body) else { continue };
             if wanted(&event) {
-                events.push(Resend { id, hash: lane_hash(&event.object), body, letter: Vec::new() });
+                bytes += body.len();
+                events.push(Resend::new(&event, body, Vec::new()));
             }
         }
     }
     let next =
-        if checked < LOOK { format!("{}:0", current + 1) } else { format!("{current}:{}", place + checked) };
+        if checked < LOOK { cursor(current + 1, 0, word) } else { cursor(current, place + checked, word) };
     let ended = checked < LOOK && current >= last;
     Ok((events, (!ended).then_some(next)))
 }

@@ -11,6 +11,10 @@ use signalbox_egress::Secret;
 /// Ended subscriptions, kept for shards that were unavailable when they ended.
 const RETIRED: usize = 1_000;
 
+/// Sets of lanes of one subscriber that have batches at the same time. The next change of `concurrency` has to wait until one
+/// of them is empty.
+const MAX_GENERATIONS: u64 = 4;
+
 /// Why a subscription is disabled that an operator disabled.
 const DISABLED_BY_OPERATOR: &str = "an operator disabled it";
 
@@ -246,6 +250,14 @@ impl Handle {
     /// Creates or replaces the client's subscription.
     pub async fn subscribe(&self, client: &str, wanted: Wanted) -> Result<(), Error> {
         let limits = &self.core.options;
+        let lanes = wanted.concurrency.unwrap_or(limits.concurrency);
+        if self.core.view().subscription(client).is_some_and(|before| before.concurrency != lanes) {
+            for store in &self.core.stores {
+                if store.generations(client).await? >= MAX_GENERATIONS {
+                    return Err(Error::TooMany("changes of `concurrency` whose earlier events still wait"));
+                }
+            }
+        }
         let existed = self
             .core
             .change(|registry, generation| {

@@ -35,8 +35,8 @@ pub struct Numbers {
     pub retry: u64,
     /// The number of objects that wait for an operator's decision.
     pub parked: u64,
-    /// The counters since the fabric was created: `sent`, `failed`, `dead`, `discarded`, `redriven`, `parked`,
-    /// `swept`.
+    /// The counters since the fabric was created: `sent`, `failed`, `dead`, `dead_forgotten` (dead
+    /// letters beyond `sequencer.dead_events`), `discarded`, `redriven`, `parked`, `swept`.
     pub counters: BTreeMap<String, u64>,
 }
 
@@ -168,7 +168,9 @@ impl Handle {
                 one.ready += ready;
                 one.dead += dead;
             }
-            for name in ["sent", "failed", "dead", "discarded", "redriven", "parked", "swept"] {
+            for name in
+                ["sent", "failed", "dead", "dead_forgotten", "discarded", "redriven", "parked", "swept"]
+            {
                 *all.counters.entry(name.to_owned()).or_default() += number(name.to_owned());
             }
         }
@@ -214,7 +216,7 @@ impl Handle {
         self.bus.drain_backend(name, queued).await?;
         // Other pacemakers begin to clear as well, so the removal continues even if this process crashes now.
         self.wake().await;
-        let gone = removal::run(&self.bus, &self.stores, name, queued).await?;
+        let gone = removal::run(&self.bus, &self.stores, name, queued, self.options.dead_events).await?;
         self.wake().await;
         Ok(if gone { Removed::Gone } else { Removed::Going })
     }

@@ -32,6 +32,7 @@ pub(super) async fn step(
     store: &Store,
     name: &str,
     cursor: &mut String,
+    dead_events: u64,
 ) -> Result<Step, Error> {
     // The order matters: the script rejects a registry that is newer than its stamp.
     let stamp = bus.stamp();
@@ -39,7 +40,7 @@ pub(super) async fn step(
     let Some(backend) = registry.backends.get(name).filter(|one| one.draining) else {
         return Ok(Step::Stale);
     };
-    let cleared = store.clear(&stamp, name, backend.queued, cursor).await?;
+    let cleared = store.clear(&stamp, name, backend.queued, cursor, dead_events).await?;
     if cleared.dropped > 0 {
         tracing::info!(
             backend = name,
@@ -67,7 +68,7 @@ pub(super) async fn forget_if_empty(
         let registry = bus.registry();
         let Some(backend) = registry.backends.get(name) else { return Ok(true) };
         // `Send` makes the script only report what is queued.
-        if !backend.draining || store.clear(&stamp, name, Queued::Send, "0").await?.left != Some(0) {
+        if !backend.draining || store.clear(&stamp, name, Queued::Send, "0", 0).await?.left != Some(0) {
             return Ok(false);
         }
     }
@@ -81,12 +82,13 @@ pub(super) async fn run(
     stores: &[Arc<Store>],
     name: &str,
     queued: Queued,
+    dead_events: u64,
 ) -> Result<bool, Error> {
     if queued != Queued::Send {
         let all = async {
             for store in stores {
                 let mut cursor = "0".to_owned();
-                while step(bus, store, name, &mut cursor).await? == Step::Going {}
+                while step(bus, store, name, &mut cursor, dead_events).await? == Step::Going {}
             }
             Ok::<_, Error>(())
         };

@@ -477,6 +477,7 @@ impl Store {
         backend: &str,
         queued: Queued,
         cursor: &str,
+        dead_events: u64,
     ) -> Result<Cleared, Error> {
         let (cursor, dropped, left): (String, u64, i64) = self
             .call(&CLEAR)
@@ -489,6 +490,7 @@ impl Store {
             .arg(CLEARED.0)
             .arg(CLEARED.1)
             .arg(LAST_ID_MS)
+            .arg(dead_events)
             .run(self.redis())
             .await?;
         Ok(Cleared { cursor, dropped, left: u64::try_from(left).ok() })

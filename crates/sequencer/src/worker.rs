@@ -272,7 +272,8 @@ impl<S: Sink> Fetcher<S> {
         self.clearing.retain(|name, _| registry.backends.contains_key(name));
         for (name, backend) in registry.backends.iter().filter(|(_, one)| one.draining) {
             let cursor = self.clearing.entry(name.clone()).or_insert_with(|| "0".to_owned());
-            match removal::step(&self.shared.bus, &self.store, name, cursor).await {
+            let dead_events = self.shared.options.dead_events;
+            match removal::step(&self.shared.bus, &self.store, name, cursor, dead_events).await {
                 Ok(Step::Empty) => {
                     let forgotten =
                         removal::forget_if_empty(&self.shared.bus, &self.shared.stores, name).await;

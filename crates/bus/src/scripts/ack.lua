@@ -22,7 +22,7 @@ local function read_acks(lanes)
     }
     replies[place] = 0
     if lanes.holds(ack.worker, ack.job, ack.token, ack.name, ack.bid) then
-      ack.there = redis.call('LLEN', lanes.batch_key(ack.bid)) - 3
+      ack.items = redis.call('LRANGE', lanes.batch_key(ack.bid), 3, -1)
       lanes.expect('hash', ack.counters, lanes.current_key(ack.token), lanes.generations_key(ack.token))
       lanes.expect('list', lanes.gaps_key(ack.token, ack.name))
       acks[#acks + 1], replies[place] = ack, 1
@@ -44,7 +44,8 @@ local function main(lanes)
     lanes.let_go(ack.worker)
     redis.call('LPOP', lanes.ready_key(ack.token, ack.name))
     for g = 1, #ack.gaps do redis.call('LREM', lanes.gaps_key(ack.token, ack.name), 1, ack.gaps[g]) end
-    lanes.remove(ack.bid, ack.token, ack.generation, ack.there)
+    lanes.remove(ack.bid, ack.token, ack.generation, #ack.items)
+    lanes.release(ack.token, ack.items)
     lanes.health(ack.token, 1, now)
     redis.call('HINCRBY', ack.counters, 'sent', ack.events)
     lanes.settle(ack.job, ack.token, ack.generation, ack.name, ack.timeout, now)

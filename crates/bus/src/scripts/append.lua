@@ -14,7 +14,7 @@
 -- ARGV[10]: string, `redrive`, `replay` or `resend`
 -- ARGV[11]: string, the replay's cursor as it must be now; empty unless `replay`
 -- ARGV[12]: string, the replay's cursor afterwards; `done` at the end
--- ARGV[13...]: for each event its id, its object's hash, its body, and the dead letter (empty unless `redrive`)
+-- ARGV[13...]: for each event its id, its object's hash, its body, the dead letter (empty unless `redrive`), its environment
 -- Returns how many were appended; -1 when the registry has another stamp, -2 when the cursor is another.
 -- Caller: Store::append
 
@@ -29,20 +29,23 @@ end
 -- Reads the events, and a bucket for each lane that gets some. Returns the events, the buckets by lane, and the lanes.
 local function read_events(concurrency)
   local events, buckets, numbers = {}, {}, {}
-  for at = 13, #ARGV, 4 do
+  for at = 13, #ARGV, 5 do
     local number = tonumber(ARGV[at + 1]) % concurrency
     if not buckets[number] then
       buckets[number] = { items = {}, sizes = {}, bytes = 0 }
       numbers[#numbers + 1] = number
     end
-    events[#events + 1] = { id = ARGV[at], bucket = buckets[number], body = ARGV[at + 2], letter = ARGV[at + 3] }
+    events[#events + 1] = {
+      id = ARGV[at], bucket = buckets[number], body = ARGV[at + 2], letter = ARGV[at + 3], environment = ARGV[at + 4],
+    }
   end
   return events, buckets, numbers
 end
 
 -- Stores the bodies, and puts the items into their buckets. Returns how many were stored.
-local function store(events, log, segment, token, redrive)
-  local put = 0
+local function store(events, base, segment, token, redrive)
+  local log = base .. 'log:' .. segment
+  local put, stored = 0, {}
   for _, event in ipairs(events) do
     local body, bucket = event.body, event.bucket
     local items, sizes = bucket.items, bucket.sizes
@@ -53,9 +56,15 @@ local function store(events, log, segment, token, redrive)
       redis.call('HINCRBY', KEYS[11], segment, #body)
       items[#items + 1] = event.id .. '@' .. segment
       sizes[#sizes + 1], bucket.bytes = #body, bucket.bytes + #body
+      stored[event.environment] = (stored[event.environment] or 0) + #body
       put = put + 1
     end
   end
+  for environment, bytes in pairs(stored) do
+    redis.call('HINCRBY', base .. 'environments', environment, bytes)
+    redis.call('HINCRBY', log .. ':environments', environment, bytes)
+  end
+  if put > 0 then redis.call('HINCRBY', log .. ':held', token, put) end
   return put
 end
 
@@ -68,11 +77,12 @@ local function main(lanes)
   lanes.expect('hash', KEYS[11], KEYS[13])
   local segment = lanes.segment((now - 1704067200000) * 6400)
   local log = lanes.base .. 'log:' .. segment
-  lanes.expect('hash', log)
+  lanes.expect('hash', log, log .. ':held', log .. ':environments', lanes.base .. 'environments')
   local events, buckets, numbers = read_events(sub.concurrency)
-  local states = lanes.plan(sub, numbers)
+  -- A part of a replay may have no event of the subscriber's topics.
+  local states = #numbers > 0 and lanes.plan(sub, numbers) or {}
 
-  local put, new_bid = store(events, log, segment, sub.token, redrive), lanes.bids(ARGV[3])
+  local put, new_bid = store(events, lanes.base, segment, sub.token, redrive), lanes.bids(ARGV[3])
   for i = 1, #numbers do
     local bucket = buckets[numbers[i]]
     if #bucket.items > 0 then lanes.append(states[i], bucket, now, new_bid) end

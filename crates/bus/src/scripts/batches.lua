@@ -18,6 +18,21 @@ function lanes.item(item)
   return item, lanes.segment(item)
 end
 
+-- Records that a subscriber no longer needs the bodies of these items. A key of another type only keeps its segment.
+function lanes.release(token, items)
+  local counts = {}
+  for i = 1, #items do
+    local id = tonumber(items[i])
+    local segment = id and math.floor(id / SEGMENT) or tonumber(string.match(items[i], '@(%d+)$'))
+    counts[segment] = (counts[segment] or 0) + 1
+  end
+  for segment, count in pairs(counts) do
+    local key = base .. 'log:' .. text(segment) .. ':held'
+    local left = redis.pcall('HINCRBY', key, token, -count)
+    if type(left) == 'number' and left <= 0 then redis.call('HDEL', key, token) end
+  end
+end
+
 function lanes.pending_key(worker) return base .. 'jobs:pending:main:' .. worker end
 
 -- A gap that spans the items of a batch.

@@ -41,6 +41,7 @@ local function main(lanes)
   lanes.keep_dead(KEYS[10], KEYS[11], token, letters, tonumber(ARGV[11]), tonumber(ARGV[12]))
   lanes.gap_of(token, name, items, 'dead')
   lanes.remove(bid, token, generation, #items)
+  lanes.release(token, items)
   if ARGV[10] ~= '0' then lanes.health(token, tonumber(ARGV[13]), now) end
   call('HINCRBY', KEYS[9], 'events.dead', #items)
   lanes.settle(job, token, generation, name, tonumber(ARGV[8]), now)

@@ -46,6 +46,7 @@ local function main(lanes)
   end
   lanes.gap_of(token, oldest.name, items, ARGV[2])
   lanes.remove(oldest.bid, token, oldest.generation, #items)
+  lanes.release(token, items)
   call('HINCRBY', KEYS[9], 'events.dropped', #items)
   -- A lane without a batch has no job. A lane that still has batches keeps its job in its state.
   if not in_flight[oldest.job] and call('EXISTS', lanes.ready_key(token, oldest.name)) == 0

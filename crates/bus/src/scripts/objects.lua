@@ -239,8 +239,9 @@ function objects.left(object, backend, events)
 end
 
 -- Drops events from the head of an object's queue. They become dead letters if `what` is `dead`, and a gap that the
--- object's next event reports. `why` and `attempts` are those of the first event.
-function objects.give_up(object, backend, entries, what, why, attempts, now)
+-- object's next event reports. `why` and `attempts` are those of the first event. A backend keeps the last `most` dead
+-- letters.
+function objects.give_up(object, backend, entries, what, why, attempts, now, most)
   local first, last, lost, letters = nil, nil, 0, {}
   for at = 1, #entries do
     local entry = entries[at]
@@ -255,15 +256,19 @@ function objects.give_up(object, backend, entries, what, why, attempts, now)
   if #letters > 0 then
     if what == 'dead' then lists.call('RPUSH', base .. 'dead@' .. backend, letters) end
     objects.count(what == 'dead' and 'dead' or 'discarded', #letters)
+    local over = what == 'dead' and redis.call('LLEN', base .. 'dead@' .. backend) - most or 0
+    if over > 0 then
+      redis.call('LTRIM', base .. 'dead@' .. backend, over, -1)
+      objects.count('dead_forgotten', over)
+    end
   end
   objects.charge(entries, -1)
   objects.left(object, backend, #letters)
 end
 
--- Makes one event a dead letter. A backend keeps the last `most` of them.
+-- Makes one event a dead letter.
 function objects.bury(object, backend, entry, why, attempts, now, most)
-  objects.give_up(object, backend, { entry }, 'dead', why, attempts, now)
-  redis.call('LTRIM', base .. 'dead@' .. backend, -most, -1)
+  objects.give_up(object, backend, { entry }, 'dead', why, attempts, now, most)
 end
 
 -- Records a failed attempt with the event at the head. Returns the number of failed attempts.

@@ -11,7 +11,7 @@
 -- KEYS[14]: hash, the same, of objects without recent events
 -- KEYS[15]: hash, segment of the log -> bytes
 -- KEYS[16]: hash, `exchanged_at`: when the two hashes of objects were last exchanged; `logged`: the last id in the
--- log, while a later one went to a backend
+-- log, while a later one went to a backend; `full`: until when and for which environments memory is too short
 -- KEYS[17...]: hash, a topic's counter, for each topic; then two for each client with idempotency keys: hash, key
 -- digest -> the publish under it; zset, key digest -> when; then, if there are queues: hash, messages of queues
 -- by segment of the log; zset, queues by when they have something due; zset, the ring of each queue
@@ -38,7 +38,8 @@
 -- topic its name, the number of its subscribers and their places in the list before; for each queue how many messages
 -- of a facet may be in flight, 0 for no limit, and if it is bounded `:max:facet_max:drop` (see facets.bound); for each
 -- group its object, the object's hash, either nothing or `client digest body` (the client's place, the digest of the
--- idempotency key, the digest of the content), the object's new state or nothing, the object's backend or nothing, the
+-- idempotency key, the digest of the content), the object's new state, `null` to remove it or nothing, the object's backend
+-- or nothing, the
 -- number of its events, and for each of these the topic's place (0 for none: a message), the live channel, the rest of
 -- its JSON and, if there are queues, `place:weight` for each queue that takes it, each with `:rules` if the facet has
 -- rules (see facets.lua), and before them, if it is delayed, `@` with unix ms or `@+` with ms from now;
@@ -47,7 +48,7 @@
 -- Returns `ok` and three words for each event: id, prev or `-`, tprev or `-`; within a group ids follow each other by
 -- 64. Or three words for a group: `r`, its first id, `-` for a repeat under its key; `c`, `-`, `-` for something else
 -- under the key; `f`, `-`, `-` when the object's queue is full; `q`, `-`, `-` when a pull queue is full; `e`, `-`, `-` when
--- its environment stores too many bytes; `x`, `-`, `-`
+-- its environment stores too many bytes; `m`, `-`, `-` when memory is short and its environment uses most; `x`, `-`, `-`
 -- when the label is not as its change expects it; `n`, `-`, `-` for a change without events. Or one word, when nothing
 -- was done: `stale` (the registry has another stamp), `empty` (the registry does not exist), `late` (a later call of
 -- this pacemaker arrived first). Or `lost` and a sequence, when nothing was done: that is the last one that this server
@@ -229,7 +230,7 @@ end
 -- Checks the keys that every call writes to.
 local function expect_fixed(lanes, topics)
   lanes.expect_own()
-  lanes.expect('hash', keys.objects, keys.old_objects, keys.log, keys.state)
+  lanes.expect('hash', keys.objects, keys.old_objects, keys.log, keys.state, lanes.base .. 'environments')
   for t = 1, #topics do lanes.expect('hash', topics[t].key) end
 end
 
@@ -238,7 +239,7 @@ local function expect_touched(lanes, facets, log, clients, queues)
   for s = 1, #log do
     lanes.expect('hash', log[s].key)
     lanes.expect('list', log[s].order_key)
-    if args.environment_bytes > 0 then lanes.expect('hash', log[s].key .. ':environments') end
+    lanes.expect('hash', log[s].key .. ':environments', log[s].held_key)
   end
   for c = 1, #clients do
     lanes.expect('hash', clients[c].bodies)
@@ -263,6 +264,12 @@ local function label_memory(change)
   return { id = change.prev, of_label = true, changed = false }
 end
 
+-- Whether a group is a message that no queue takes. Nothing depends on the ids of its object.
+local function is_unmatched(group)
+  local event = group[1]
+  return event and not event.topic and event.queues == ''
+end
+
 -- Assigns to each group the memory of its object. Returns the names of the objects whose memories are stored, these
 -- memories by name, and whether any object has a backend.
 local function collect(groups)
@@ -270,7 +277,12 @@ local function collect(groups)
   for g = 1, #groups do
     local group = groups[g]
     local object = group.object
-    local memory = group.change and label_memory(group.change) or memories[object]
+    local memory = memories[object]
+    if group.change then
+      memory = label_memory(group.change)
+    elseif is_unmatched(group) then
+      memory = { id = false, topics = {}, order = {}, changed = false }
+    end
     if not memory then
       memory = { id = false, topics = {}, order = {}, changed = false }
       memories[object] = memory

@@ -45,7 +45,7 @@ local function put_in_log(log, event, id, base)
     local name = digits(at)
     local key = base .. 'log:' .. name
     segment = {
-      number = at, name = name, key = key, order_key = key .. ':order', bytes = size,
+      number = at, name = name, key = key, order_key = key .. ':order', held_key = key .. ':held', bytes = size,
       bodies = { event.id, event.entry }, order = { event.id }, environments = {},
     }
     log[#log + 1] = segment
@@ -157,7 +157,8 @@ local function refusal(group, now, to, labels, facets, queues, quota)
   end
   if to == 'backend' and #group > group.memory.free then return 'f' end
   if to == 'log' and queues.bounded and not fits_queues(group, facets, queues) then return 'q' end
-  if not fits_quota(group, quota) then return 'e' end
+  local over = over_quota(group, quota)
+  if over then return over end
   if group.change and not labels.fits(group.change) then return 'x' end
 end
 

@@ -1,7 +1,7 @@
 
 -- Part 2b, the bytes that the fabric stores for each environment: events in the log, those that wait for a backend, and
--- delayed messages. They are counted only if they are limited. One hash has the counts of all subsystems, so that each
--- script that stores or removes a body can change them.
+-- delayed messages. One hash has the counts of all subsystems, so that each script that stores or removes a body can change
+-- them. If memory is short, they show which environments use most.
 
 -- The environment of an event: the first part of its live channel.
 local function environment_of(event)
@@ -9,8 +9,14 @@ local function environment_of(event)
 end
 
 -- Reads how much the environments of a call use. `used` includes what the call adds, and is false without a limit.
-local function open_quota(groups, base)
-  local quota = { key = base .. 'environments', used = false, added = {} }
+-- `full` is what housekeeping noted because memory is short: `<unix ms> <environment>:<environment>:`…
+local function open_quota(groups, base, full, now)
+  local quota = { key = base .. 'environments', used = false, added = {}, full = false }
+  local till, refused = string.match(full or '', '^(%d+) (.*)$')
+  if till and tonumber(till) > now then
+    quota.full = {}
+    for env in string.gmatch(refused, '([^:]*):') do quota.full[env] = true end
+  end
   if args.environment_bytes == 0 then return quota end
   local names, used = {}, {}
   for g = 1, #groups do
@@ -25,26 +31,29 @@ local function open_quota(groups, base)
   return quota
 end
 
--- Whether the environments of a group may store its events. Signalbox's own events are never rejected.
-local function fits_quota(group, quota)
-  if not quota.used or group.change then return true end
+-- Whether the environments of a group may not store its events: `e` above their limit, `m` while memory is short. Signalbox's
+-- own events are never rejected.
+local function over_quota(group, quota)
+  if group.change or not (quota.used or quota.full) then return nil end
   local needed = {}
   for i = 1, #group do
     local event = group[i]
     if not (event.topic and string.find(event.topic.name, 'signalbox.', 1, true) == 1) then
       local env = environment_of(event)
-      needed[env] = (needed[env] or quota.used[env]) + #event.rest
-      if needed[env] > args.environment_bytes then return false end
+      if quota.full and quota.full[env] then return 'm' end
+      if quota.used then
+        needed[env] = (needed[env] or quota.used[env]) + #event.rest
+        if needed[env] > args.environment_bytes then return 'e' end
+      end
     end
   end
-  return true
 end
 
 -- Counts a stored body, once for each segment of the log that contains it.
 local function charge(quota, event, segment)
-  if not quota.used then return end
   local env, size = environment_of(event), #event.entry
-  quota.used[env], quota.added[env] = quota.used[env] + size, (quota.added[env] or 0) + size
+  if quota.used then quota.used[env] = quota.used[env] + size end
+  quota.added[env] = (quota.added[env] or 0) + size
   if segment then segment.environments[env] = (segment.environments[env] or 0) + size end
 end
 

@@ -62,8 +62,25 @@ local function write_log(log, topics, accepted)
   redis.call('HINCRBY', keys.counters, 'events.published', accepted)
 end
 
+-- Records in which segments of the log a subscriber needs bodies. Usually a call has only one.
+local function hold(sub, log)
+  if #log == 1 then return redis.call('HINCRBY', log[1].held_key, sub.token, sub.events) end
+  local counts, division = {}, sub.division
+  for i = 1, #division.numbers do
+    local items = division.buckets[division.numbers[i]].items
+    for n = 1, #items do
+      local segment = math.floor(tonumber(items[n]) / LOG_SEGMENT)
+      counts[segment] = (counts[segment] or 0) + 1
+    end
+  end
+  for s = 1, #log do
+    local count = counts[log[s].number]
+    if count then redis.call('HINCRBY', log[s].held_key, sub.token, count) end
+  end
+end
+
 -- Appends events to the batches of subscribers.
-local function write_batches(lanes, subscribers, now, new_bid)
+local function write_batches(lanes, subscribers, log, now, new_bid)
   for s = 1, #subscribers do
     local sub = subscribers[s]
     if sub.states then
@@ -72,6 +89,7 @@ local function write_batches(lanes, subscribers, now, new_bid)
         lanes.append(sub.states[i], division.buckets[division.numbers[i]], now, new_bid)
       end
       lanes.appended(sub)
+      hold(sub, log)
     end
   end
 end
@@ -112,7 +130,11 @@ local function write_groups(groups, labels, prefix)
   for g = 1, #groups do
     local group = groups[g]
     if group.to then
-      if group.state ~= '' then redis.call('SET', prefix .. group.object .. ':data', group.state) end
+      if group.state == 'null' then
+        redis.call('UNLINK', prefix .. group.object .. ':data')
+      elseif group.state ~= '' then
+        redis.call('SET', prefix .. group.object .. ':data', group.state)
+      end
       if group.change then labels.write(group.change, group[1] and tonumber(group[1].id) or 0) end
       if group.to == 'backend' then
         puts = puts or { by_object = {} }
@@ -157,12 +179,13 @@ local function main(lanes, open_facets, open_objects, open_labels)
   local names, memories, with_backends = collect(groups)
   read_memories(names, memories)
   local objects = open_backends(lanes, open_objects, names, memories, with_backends)
-  local exchanged_at, logged = unpack(redis.call('HMGET', keys.state, 'exchanged_at', 'logged'))
+  local state = redis.call('HMGET', keys.state, 'exchanged_at', 'logged', 'full')
+  local exchanged_at, logged = state[1], state[2]
   local ids = {
     last = tonumber(last), last_text = last, lowest = (now - EPOCH) * 6400 + args.shard,
     logged = logged or last, accepted = 0,
   }
-  local quota = open_quota(groups, lanes.base)
+  local quota = open_quota(groups, lanes.base, state[3], now)
   local log, reply, changes = decide(groups, now, ids, lanes.base, facets, queues, labels, quota)
   plan_batches(lanes, subscribers)
   expect_touched(lanes, facets, log, clients, queues)
@@ -179,7 +202,7 @@ local function main(lanes, open_facets, open_objects, open_labels)
   write_memories(names, memories)
   write_log(log, topics, ids.accepted)
   write_quota(quota, log)
-  write_batches(lanes, subscribers, now, new_bid)
+  write_batches(lanes, subscribers, log, now, new_bid)
   write_queues(facets, queues, now)
   local puts = write_groups(groups, labels, lanes.objects)
   for c = 1, #clients do write_keys(clients[c], now) end

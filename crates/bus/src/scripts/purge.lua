@@ -2,7 +2,7 @@
 -- KEYS[1-9]: the keys of the lanes, see lanes.lua
 -- KEYS[10]: hash, token -> the last generation whose lanes are to be removed
 -- ARGV[1]: string, token
--- ARGV[2]: integer, maximum number of batches to remove
+-- ARGV[2]: integer, maximum number of batches to remove, of 100 events each
 -- Returns 1 when there is more to do, else 0.
 -- Caller: Store::purge
 
@@ -15,10 +15,12 @@ local function main(lanes)
 
   local function clear(bid, generation)
     call('ZREM', KEYS[1], bid)
-    local events = call('LLEN', lanes.batch_key(bid)) - 3
-    lanes.remove(bid, token, generation, math.max(events, 0))
-    call('HINCRBY', KEYS[9], 'events.dropped', math.max(events, 0))
-    left = left - 1
+    local items = call('LRANGE', lanes.batch_key(bid), 3, -1)
+    lanes.remove(bid, token, generation, #items)
+    lanes.release(token, items)
+    call('HINCRBY', KEYS[9], 'events.dropped', #items)
+    -- A batch with many events counts as several.
+    left = left - 1 - math.floor(#items / 100)
   end
   for _, generation in ipairs(lanes.generations(token)) do
     if tonumber(generation.name) <= upto then

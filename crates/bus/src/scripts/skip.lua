@@ -10,54 +10,78 @@
 -- ARGV[5]: integer, batches of a lane that are searched
 -- ARGV[6]: integer, maximum number of dead letters, events
 -- ARGV[7]: integer, maximum size of dead letters, bytes
--- Returns 1, or 0 when the event is in none of these batches (nothing was done).
+-- ARGV[8]: integer, events that are searched in this call
+-- ARGV[9-12]: the cursor: generation, place of a batch in its lane, events of it that were searched, the batch; all empty to
+-- begin
+-- Returns an array: `done`; or `none` when the event is in none of these batches; or `more` and the cursor; or `moved` when the
+-- cursor's batch is at another place by now. Except for `done`, nothing was done.
 -- Caller: Store::skip
 
--- The item of the event in a batch, if it is there.
-local function item_of(lanes, bid, wanted)
-  local batch = redis.call('LRANGE', lanes.batch_key(bid), 3, -1)
-  for i = 1, #batch do
-    if lanes.item(batch[i]) == wanted then return batch[i] end
+-- Searches a lane from the cursor on. Returns the batch and the item of the event; or nil, and whether there is more.
+local function find(lanes, token, name, cursor, left)
+  local ready = lanes.ready_key(token, name)
+  local count = math.min(redis.call('LLEN', ready), tonumber(ARGV[5]))
+  -- The last one is the current batch.
+  while cursor.at <= count do
+    local bid = redis.call('LINDEX', ready, cursor.at)
+    if cursor.at == count then bid = redis.call('HGET', lanes.current_key(token), name) end
+    if cursor.bid and cursor.bid ~= bid then return nil, 'moved' end
+    if not bid then return nil end
+    local from = 3 + cursor.searched
+    local items = redis.call('LRANGE', lanes.batch_key(bid), from, from + left.count - 1)
+    for i = 1, #items do
+      if lanes.item(items[i]) == ARGV[3] then return bid, items[i] end
+    end
+    left.count = left.count - #items - 1
+    if left.count <= 0 then
+      cursor.bid, cursor.searched = bid, cursor.searched + #items
+      return nil, 'more'
+    end
+    cursor.at, cursor.searched, cursor.bid = cursor.at + 1, 0, nil
   end
 end
 
--- The batch and the item of the event in a lane.
-local function find(lanes, token, name, wanted, most)
-  local bids = redis.call('LRANGE', lanes.ready_key(token, name), 0, most - 1)
-  bids[#bids + 1] = redis.call('HGET', lanes.current_key(token), name) or nil
-  for i = 1, #bids do
-    local item = item_of(lanes, bids[i], wanted)
-    if item then return bids[i], item end
+-- Removes the event. If this makes a batch empty, the worker that takes the batch removes it.
+local function remove(lanes, generation, number, bid, item)
+  local token, name = ARGV[2], generation .. '.' .. number
+  local _, segment = lanes.item(item)
+  local body = redis.call('HGET', lanes.base .. 'log:' .. segment, ARGV[3])
+  local attempts = redis.call('LINDEX', lanes.batch_key(bid), 2)
+  lanes.expect_own()
+  lanes.expect('list', KEYS[10], lanes.gaps_key(token, name))
+  lanes.expect('hash', KEYS[11], lanes.generations_key(token))
+
+  redis.call('LREM', lanes.batch_key(bid), 1, item)
+  lanes.release(token, { item })
+  lanes.count(token, generation, -1, 0)
+  if body then
+    local letter = cmsgpack.pack({ lanes.text(lanes.now(ARGV[1])), attempts or '0', 'skipped', body })
+    lanes.keep_dead(KEYS[10], KEYS[11], token, { letter }, tonumber(ARGV[6]), tonumber(ARGV[7]))
   end
+  lanes.gap_of(token, name, { item }, 'skipped')
+  redis.call('HINCRBY', KEYS[9], 'events.skipped', 1)
+  local job = lanes.job(token, generation, number)
+  if redis.call('ZREM', KEYS[5], job) == 1 then lanes.instant(job) end
 end
 
 local function main(lanes)
-  local token, wanted = ARGV[2], ARGV[3]
-  for _, generation in ipairs(lanes.generations(token)) do
-    local number = generation.lanes > 0 and tonumber(ARGV[4]) % generation.lanes or 0
-    local name = generation.name .. '.' .. number
-    local bid, item = find(lanes, token, name, wanted, tonumber(ARGV[5]))
-    if bid then
-      local _, segment = lanes.item(item)
-      local body = redis.call('HGET', lanes.base .. 'log:' .. segment, wanted)
-      local attempts = redis.call('LINDEX', lanes.batch_key(bid), 2)
-      lanes.expect_own()
-      lanes.expect('list', KEYS[10], lanes.gaps_key(token, name))
-      lanes.expect('hash', KEYS[11], lanes.generations_key(token))
-
-      -- If this makes a batch empty, the worker that takes the batch removes it.
-      redis.call('LREM', lanes.batch_key(bid), 1, item)
-      lanes.count(token, generation.name, -1, 0)
-      if body then
-        local letter = cmsgpack.pack({ lanes.text(lanes.now(ARGV[1])), attempts or '0', 'skipped', body })
-        lanes.keep_dead(KEYS[10], KEYS[11], token, { letter }, tonumber(ARGV[6]), tonumber(ARGV[7]))
+  local left, first = { count = tonumber(ARGV[8]) }, tonumber(ARGV[9])
+  for _, generation in ipairs(lanes.generations(ARGV[2])) do
+    local is_first = first == tonumber(generation.name)
+    if not first or first <= tonumber(generation.name) then
+      local number = generation.lanes > 0 and tonumber(ARGV[4]) % generation.lanes or 0
+      local cursor = { at = 0, searched = 0 }
+      if is_first then cursor = { at = tonumber(ARGV[10]), searched = tonumber(ARGV[11]), bid = ARGV[12] } end
+      local bid, item = find(lanes, ARGV[2], generation.name .. '.' .. number, cursor, left)
+      if bid then
+        remove(lanes, generation.name, number, bid, item)
+        return { 'done' }
+      elseif item == 'moved' then
+        return { 'moved' }
+      elseif item == 'more' then
+        return { 'more', generation.name, lanes.text(cursor.at), lanes.text(cursor.searched), cursor.bid }
       end
-      lanes.gap_of(token, name, { item }, 'skipped')
-      redis.call('HINCRBY', KEYS[9], 'events.skipped', 1)
-      local job = lanes.job(token, generation.name, number)
-      if redis.call('ZREM', KEYS[5], job) == 1 then lanes.instant(job) end
-      return 1
     end
   end
-  return 0
+  return { 'none' }
 end

@@ -1,44 +1,52 @@
--- Removes segments of the log that no batch and no queue needs.
--- KEYS[1]: zset, index of batches
--- KEYS[2]: hash, segment -> bytes
--- KEYS[3]: hash, segment -> messages of queues whose bodies are there
+-- Removes segments of the log that no batch and no queue needs, a limited part of them in each call.
+-- KEYS[1]: hash, segment -> bytes
+-- KEYS[2]: hash, segment -> messages of queues whose bodies are there
 -- ARGV[1]: integer, unix ms; empty for the time of this server
--- ARGV[2...]: segments, numbers
--- Returns how many were removed.
+-- ARGV[2]: integer, maximum number of segments and of environments in them
+-- ARGV[3...]: segments, numbers
+-- Returns an array: how many of the list are finished, and how many of these were removed. The next one may be partly done.
 -- Caller: Store::trim
 
-local base = string.match(KEYS[1], '^(.*)batches:index$')
-local now = ARGV[1]
+local base = string.match(KEYS[1], '^(.*)log$')
+local now, left = ARGV[1], tonumber(ARGV[2])
 if now == '' then
   local time = redis.call('TIME')
   now = time[1] * 1000 + math.floor(time[2] / 1000)
 end
--- A batch's events are in the segment of its creation or in later ones: ids are never behind the clock that stamped the
--- batch, and the bodies of events that are appended again are stored again.
-local needed = tonumber(now)
-local oldest = redis.call('ZRANGE', KEYS[1], 0, 0, 'WITHSCORES')
-if oldest[2] and tonumber(oldest[2]) < needed then needed = tonumber(oldest[2]) end
-needed = math.floor((needed - 1704067200000) / 10000)
+-- New references are only made to the present segment or, while ids are ahead of the clock, to a later one.
+local present = math.floor((tonumber(now) - 1704067200000) / 10000)
 
--- Subtracts what a segment stores for each environment from the counts (see publish_quota.lua).
+-- Subtracts what a segment stores for its environments from the counts (see publish_quota.lua), as far as `left` allows.
+-- HDEL is first: at its memory limit, Redis rejects commands that need memory unless the script has already written.
 local function discharge(segment)
-  local found = redis.call('HGETALL', segment .. ':environments')
-  for i = 1, #found, 2 do
-    if redis.call('HINCRBY', base .. 'environments', found[i], '-' .. found[i + 1]) <= 0 then
-      redis.call('HDEL', base .. 'environments', found[i])
+  local cursor = '0'
+  repeat
+    local scanned = redis.call('HSCAN', segment .. ':environments', cursor, 'COUNT', 100)
+    local found = scanned[2]
+    cursor = scanned[1]
+    for i = 1, #found, 2 do
+      redis.call('HDEL', segment .. ':environments', found[i])
+      if redis.call('HINCRBY', base .. 'environments', found[i], '-' .. found[i + 1]) <= 0 then
+        redis.call('HDEL', base .. 'environments', found[i])
+      end
     end
-  end
+    left = left - 1 - #found / 2
+  until cursor == '0' or left <= 0
+  return redis.call('EXISTS', segment .. ':environments') == 0
 end
 
-local forgotten = 0
-for i = 2, #ARGV do
-  if tonumber(ARGV[i]) < needed and redis.call('HEXISTS', KEYS[3], ARGV[i]) == 0 then
-    -- These keys are in the same slot, and only the caller's list names them.
-    local segment = base .. 'log:' .. ARGV[i]
-    discharge(segment)
-    redis.call('UNLINK', segment, segment .. ':order', segment .. ':environments')
-    redis.call('HDEL', KEYS[2], ARGV[i])
-    forgotten = forgotten + 1
+local removed = 0
+for i = 3, #ARGV do
+  if left <= 0 then return { i - 3, removed } end
+  -- These keys are in the same slot, and only the caller's list names them.
+  local segment = base .. 'log:' .. ARGV[i]
+  left = left - 1
+  if tonumber(ARGV[i]) < present and redis.call('HEXISTS', KEYS[2], ARGV[i]) == 0
+    and redis.call('EXISTS', segment .. ':held') == 0 then
+    if not discharge(segment) then return { i - 3, removed } end
+    redis.call('UNLINK', segment, segment .. ':order')
+    redis.call('HDEL', KEYS[1], ARGV[i])
+    removed = removed + 1
   end
 end
-return forgotten
+return { #ARGV - 2, removed }

@@ -30,6 +30,11 @@ pub(super) const MAX_ACKS: usize = 32;
 
 /// Batches of a lane in which an event is searched, from the next one to be delivered.
 const SKIP_BATCHES: usize = 200;
+/// Events that one call searches. It limits how long a call blocks Redis.
+const SKIP_EVENTS: usize = 2_000;
+
+/// Events of a subscriber that are measured to estimate the size of all.
+const SAMPLE: usize = 100;
 
 /// A job held by a worker, with the data that its acknowledgement has to name.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -85,6 +90,18 @@ pub(crate) struct Nack {
     pub attempted: bool,
     /// Whether to halve the batch.
     pub split: bool,
+}
+
+/// The result of one search for an event that is to be skipped.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Skipped {
+    Done,
+    /// It does not wait there.
+    Absent,
+    /// Another call has to continue at this cursor.
+    More([String; 4]),
+    /// The batch at the cursor was settled in the meantime.
+    Moved,
 }
 
 /// The result of returning a job.
@@ -243,24 +260,41 @@ impl Store {
         self.lanes_call(&KICK).arg(token).run(self.redis()).await
     }
 
-    /// Takes an event out of the subscriber's lanes; `hash` is that of its object. False when it does not wait there.
+    /// Takes an event out of the subscriber's lanes; `hash` is that of its object. Searches a limited part of them, from
+    /// `cursor` on.
     pub(crate) async fn skip(
         &self,
         token: &str,
         id: EventId,
         hash: u32,
         keep: (u64, u64),
-    ) -> Result<bool, Error> {
+        cursor: &[String; 4],
+    ) -> Result<Skipped, Error> {
         let bus = self.bus();
         let call = self.lanes_call(&SKIP).key(&bus.dead(token)).key(&bus.dead_bytes());
         let call = call.arg(self.clock.argument()).arg(token).arg(id.0).arg(hash).arg(SKIP_BATCHES);
-        Ok(call.arg(keep.0).arg(keep.1).run::<i64>(self.redis()).await? == 1)
+        let call = call.arg(keep.0).arg(keep.1).arg(SKIP_EVENTS).arg(&cursor[..]);
+        let mut words = call.run::<Vec<String>>(self.redis()).await?.into_iter();
+        Ok(match words.next().as_deref() {
+            Some("done") => Skipped::Done,
+            Some("moved") => Skipped::Moved,
+            Some("more") => Skipped::More(std::array::from_fn(|_| words.next().unwrap_or_default())),
+            _ => Skipped::Absent,
+        })
     }
 
     /// When the subscriber's oldest batch was created.
     pub(crate) async fn oldest(&self, token: &str) -> Result<Option<u64>, Error> {
-        let created: String = self.lanes_call(&OLDEST).arg(token).run(self.redis()).await?;
+        let (created, _, _): (String, u64, u64) =
+            self.lanes_call(&OLDEST).arg(token).arg(0).run(self.redis()).await?;
         Ok(created.parse().ok())
+    }
+
+    /// The mean size of the events that wait longest for the subscriber, in bytes.
+    pub(crate) async fn event_size(&self, token: &str) -> Result<u64, Error> {
+        let (_, events, bytes): (String, u64, u64) =
+            self.lanes_call(&OLDEST).arg(token).arg(SAMPLE).run(self.redis()).await?;
+        Ok(bytes / events.max(1))
     }
 }
 

@@ -6,7 +6,7 @@ use signalbox_api::events::{Jobs, SubscriberNumbers};
 use signalbox_store::{Error, FabricRole, Script, keys};
 
 use super::{LANES, Store, publish::Target};
-use crate::{EventId, verdict::FULL_HEALTH};
+use crate::{Event, EventId, event::lane_hash, verdict::FULL_HEALTH};
 
 static APPEND: Script<FabricRole> =
     Script::composed("append", &[include_str!("../scripts/append.lua"), LANES]);
@@ -14,6 +14,9 @@ static TRIM: Script<FabricRole> = Script::new("trim", include_str!("../scripts/t
 
 /// Ids in one segment: ten seconds of them. The scripts know the same number.
 pub(crate) const SEGMENT_IDS: u64 = 64_000_000;
+
+/// Segments and environments in them that one call of `trim` removes. It limits how long the call blocks Redis.
+const TRIM_ENTRIES: u64 = 1_000;
 
 /// For commands without arguments.
 const NONE: &[&str] = &[];
@@ -37,6 +40,15 @@ pub(crate) struct Resend {
     pub body: Vec<u8>,
     /// The dead letter it is, for a redrive.
     pub letter: Vec<u8>,
+    /// The environment that stores its body.
+    pub environment: String,
+}
+
+impl Resend {
+    pub(crate) fn new(event: &Event, body: Vec<u8>, letter: Vec<u8>) -> Self {
+        let (id, hash) = (event.id, lane_hash(&event.object));
+        Self { id, hash, body, letter, environment: event.environment.clone() }
+    }
 }
 
 /// How putting events in again ended.
@@ -105,17 +117,78 @@ impl Store {
         self.redis().command("GET").key(&self.bus().last_event_id()).query().await
     }
 
-    /// Forgets segments, as far as no batch and no queue needs them.
-    pub(crate) async fn trim(&self, segments: &[u64]) -> Result<u64, Error> {
+    /// Forgets segments, as far as no batch and no queue needs them: how many of the list are finished, and how many of these
+    /// were removed.
+    pub(crate) async fn trim(&self, segments: &[u64]) -> Result<(usize, u64), Error> {
         let bus = self.bus();
         TRIM.call()
-            .key(&bus.batches_index())
             .key(&bus.log())
             .key(&keys::queues::shared(self.shard.tag()).held())
             .arg(self.clock.argument())
+            .arg(TRIM_ENTRIES)
             .arg(segments)
             .run(self.redis())
             .await
+    }
+
+    /// The subscribers that need a segment of the log; `None` if a queue needs it.
+    pub(crate) async fn holders(&self, segment: u64) -> Result<Option<Vec<String>>, Error> {
+        let held = keys::queues::shared(self.shard.tag()).held();
+        let mut batch = self.redis().batch();
+        batch.add("HKEYS", &self.bus().log_held(segment), NONE);
+        batch.add("HEXISTS", &held, segment);
+        let (subscribers, by_queue): (Vec<String>, bool) = batch.query().await?;
+        Ok((!by_queue).then_some(subscribers))
+    }
+
+    /// Whether a subscriber needs a segment of the log.
+    pub(crate) async fn is_held(&self, segment: u64, token: &str) -> Result<bool, Error> {
+        self.redis().command("HEXISTS").key(&self.bus().log_held(segment)).arg(token).query().await
+    }
+
+    /// The bytes that are stored for each environment.
+    pub(crate) async fn environments(&self) -> Result<BTreeMap<String, u64>, Error> {
+        let (key, mut cursor) = (self.bus().environments(), "0".to_owned());
+        let mut all = BTreeMap::new();
+        loop {
+            let command = self.redis().command("HSCAN").key(&key).arg((&cursor, "COUNT", 1000));
+            let (next, part): (String, Vec<(String, i64)>) = command.query().await?;
+            all.extend(
+                part.into_iter().map(|(name, bytes)| (name, u64::try_from(bytes).unwrap_or_default())),
+            );
+            if next == "0" {
+                return Ok(all);
+            }
+            cursor = next;
+        }
+    }
+
+    /// Notes the environments whose publishes are rejected until `until_ms` because memory is short.
+    pub(crate) async fn note_full(&self, until_ms: u64, environments: &[String]) -> Result<(), Error> {
+        let text = environments.iter().fold(format!("{until_ms} "), |text, one| text + one + ":");
+        self.redis().command("HSET").key(&self.bus().objects_state()).arg(("full", text)).run().await
+    }
+
+    /// Whether publishes of some environments are rejected because memory is short.
+    pub(crate) async fn is_full(&self) -> Result<bool, Error> {
+        self.redis().command("HEXISTS").key(&self.bus().objects_state()).arg("full").query().await
+    }
+
+    /// Accepts publishes of all environments again.
+    pub(crate) async fn clear_full(&self) -> Result<(), Error> {
+        self.redis().command("HDEL").key(&self.bus().objects_state()).arg("full").run().await
+    }
+
+    /// How many sets of lanes of a subscriber exist.
+    pub(crate) async fn generations(&self, token: &str) -> Result<u64, Error> {
+        let fields: u64 = self.redis().command("HLEN").key(&self.bus().generations(token)).query().await?;
+        Ok(fields / 2)
+    }
+
+    /// The events that wait for a subscriber.
+    pub(crate) async fn waiting(&self, token: &str) -> Result<u64, Error> {
+        let command = self.redis().command("HGET").key(&self.bus().gauges_event()).arg(token);
+        Ok(command.query::<Option<u64>>().await?.unwrap_or_default())
     }
 
     /// Puts events into the subscriber's lanes again.
@@ -155,6 +228,7 @@ impl Store {
             .arg(to);
         for event in events {
             call = call.arg(event.id.0).arg(event.hash).arg(&event.body[..]).arg(&event.letter[..]);
+            call = call.arg(&event.environment);
         }
         Ok(match call.run::<i64>(self.redis()).await? {
             -1 => Appended::Stale,

@@ -304,6 +304,7 @@ fn group<'a>(words: &mut impl Iterator<Item = &'a str>, limit: u64, events: usiz
         "f" => Refusal::QueueFull,
         "q" => Refusal::WaitingFull,
         "e" => Refusal::EnvironmentFull { limit },
+        "m" => Refusal::MemoryShort,
         "x" => Refusal::Outdated,
         "n" => return Some(Accepted::New(Vec::new())),
         _ => Refusal::Conflict,
@@ -332,9 +333,9 @@ mod tests {
             |id, prev: Option<u64>, tprev: Option<u64>| (EventId(id), prev.map(EventId), tprev.map(EventId));
         assert_eq!(
             read(
-                "ok 64 - - 128 64 - 192 128 64 r 64 - c - - f - - q - - e - - x - - n - -",
+                "ok 64 - - 128 64 - 192 128 64 r 64 - c - - f - - q - - e - - m - - x - - n - -",
                 7,
-                [1, 2, 3, 1, 1, 1, 1, 1, 0].into_iter()
+                [1, 2, 3, 1, 1, 1, 1, 1, 1, 0].into_iter()
             ),
             PublishReply::Accepted(vec![
                 Accepted::New(vec![numbers(64, None, None)]),
@@ -344,6 +345,7 @@ mod tests {
                 Accepted::Refused(Refusal::QueueFull),
                 Accepted::Refused(Refusal::WaitingFull),
                 Accepted::Refused(Refusal::EnvironmentFull { limit: 7 }),
+                Accepted::Refused(Refusal::MemoryShort),
                 Accepted::Refused(Refusal::Outdated),
                 Accepted::New(Vec::new()),
             ])

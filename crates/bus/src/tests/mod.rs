@@ -17,6 +17,7 @@ mod faults;
 mod hands;
 mod largest;
 mod lifecycle;
+mod memory;
 mod model;
 mod path;
 mod publish;

@@ -9,6 +9,7 @@
 -- ARGV[6]: integer, approximate number of objects to read
 -- ARGV[7]: integer, maximum number of events to drop
 -- ARGV[8]: integer, ms for which an object keeps its gaps
+-- ARGV[9]: integer, maximum number of dead letters of a backend
 -- Returns an array: the next cursor (`0` at the end), events dropped in this call, objects that the backend still has.
 -- The last is -1 when the registry of this shard has another stamp: nothing was done.
 -- Caller: Store::clear
@@ -45,7 +46,7 @@ local function main(objects)
       call('LTRIM', objects.of(object, 'events'), #entries, -1)
       local failure = call('HMGET', objects.of(object, 'failure'), 'attempts', 'why')
       local why, attempts = failure[2] or 'its backend was removed', tonumber(failure[1] or 0)
-      objects.give_up(object, backend, entries, what, why, attempts, now)
+      objects.give_up(object, backend, entries, what, why, attempts, now, tonumber(ARGV[9]))
       call('PEXPIRE', objects.of(object, 'gaps'), ARGV[8])
       dropped = dropped + #entries
       objects.settle(object, backend)

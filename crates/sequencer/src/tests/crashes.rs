@@ -151,9 +151,15 @@ impl<'a> History<'a> {
                 self.world.bus.handle.drain_backend("search", queued).await.unwrap();
                 for _ in 0..=usize::from(fault == Fault::ReplyLost) {
                     let mut cursor = "0".to_owned();
-                    removal::step(&self.world.bus.handle, &self.world.stores[0], "search", &mut cursor)
-                        .await
-                        .unwrap();
+                    removal::step(
+                        &self.world.bus.handle,
+                        &self.world.stores[0],
+                        "search",
+                        &mut cursor,
+                        10_000,
+                    )
+                    .await
+                    .unwrap();
                     self.world.expect_consistent("a step of a removal").await;
                 }
                 // The worker that is sending has lost its lease, and detects this when it commits.

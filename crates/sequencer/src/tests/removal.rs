@@ -188,7 +188,8 @@ async fn a_removal_whose_pacemaker_died_is_finished_by_another() {
     // The registry is changed and one step is done; then the process stops.
     world.bus.handle.drain_backend("search", Queued::Dead).await.unwrap();
     let mut cursor = "0".to_owned();
-    let stepped = removal::step(&world.bus.handle, &world.stores[0], "search", &mut cursor).await.unwrap();
+    let stepped =
+        removal::step(&world.bus.handle, &world.stores[0], "search", &mut cursor, 10_000).await.unwrap();
     assert_eq!(stepped, Step::Going, "there is more than one step has time for");
     world.expect_consistent("half way").await;
     let receiver = Receiver::new();
@@ -211,10 +212,11 @@ async fn a_backend_defined_again_during_its_removal_keeps_the_remaining_events()
     world.bus.handle.drain_backend("search", Queued::Discard).await.unwrap();
     let old = world.bus.handle.stamp();
     world.backend("search", "work:", OnFailure::Skip).await;
-    let cleared = world.stores[0].clear(&old, "search", Queued::Discard, "0").await.unwrap();
+    let cleared = world.stores[0].clear(&old, "search", Queued::Discard, "0", 10_000).await.unwrap();
     assert_eq!((cleared.dropped, cleared.left), (0, None), "a call that comes too late does nothing");
     let mut cursor = "0".to_owned();
-    let stepped = removal::step(&world.bus.handle, &world.stores[0], "search", &mut cursor).await.unwrap();
+    let stepped =
+        removal::step(&world.bus.handle, &world.stores[0], "search", &mut cursor, 10_000).await.unwrap();
     assert_eq!(stepped, Step::Stale);
     assert_eq!(send_all(&world).await.len(), 2);
 }
@@ -245,4 +247,18 @@ async fn in_four_shards_a_removal_clears_each_and_a_redrive_reaches_each() {
     .await;
     assert_eq!(receiver.log().len(), 60);
     running.stop().await;
+}
+
+#[tokio::test]
+async fn a_removed_backend_keeps_no_more_dead_letters_than_others_and_counts_the_rest() {
+    let world = world().await;
+    let ids = every_state(&world).await;
+    assert!(ids.values().map(Vec::len).sum::<usize>() >= 8);
+    let mut cursor = "0".to_owned();
+    world.bus.handle.drain_backend("search", Queued::Dead).await.unwrap();
+    while removal::step(&world.bus.handle, &world.stores[0], "search", &mut cursor, 3).await.unwrap()
+        == Step::Going
+    {}
+    assert_eq!(number(&world.redis, "LLEN", &["object:dead@search"]).await, 3);
+    assert_eq!(number(&world.redis, "HGET", &["object:numbers", "dead_forgotten"]).await, 5);
 }

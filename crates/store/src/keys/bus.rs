@@ -95,14 +95,18 @@ keys! {
         replays() = "bus:replays", "zset", "no expiry";
         /// HASH of a replay.
         replay(token: &str) = "bus:replay:{token}", "hash", "until done";
-        _ = "bus:log:{segment}:environments", "hash", "as its segment, while bus.environment_bytes is set";
-        _ = "bus:environments", "hash", "no expiry, while bus.environment_bytes is set";
+        /// HASH: subscriber → its waiting events whose bodies are in the segment.
+        log_held(segment: u64) = "bus:log:{segment}:held", "hash", "while a batch needs the segment";
+        /// HASH: environment → bytes that are stored for it.
+        environments() = "bus:environments", "hash", "no expiry";
+        /// HASH: sets of lanes of a subscriber.
+        generations(token: &str) = "bus:generations:{token}", "hash", "while subscribed";
+        _ = "bus:log:{segment}:environments", "hash", "as its segment";
         _ = "bus:batches:current:{token}", "hash", "while batches fill";
         _ = "bus:batches:ready:{token}:{lane}", "list", "while batches wait";
         _ = "bus:jobs:waiting:{token}", "set", "while an older generation has batches";
         _ = "bus:batch:{bid}", "list", "until delivered, dead or dropped";
         _ = "bus:gaps:{token}:{lane}", "list", "until reported";
-        _ = "bus:generations:{token}", "hash", "while subscribed";
         _ = "bus:jobs:pending:main:{worker}", "list", "while the worker holds a job";
     }
 }

@@ -66,6 +66,12 @@ impl From<Refusal> for Problem {
             )
             .with("limit", limit)
             .retry_after(10),
+            Refusal::MemoryShort => Self::new(
+                StatusCode::TOO_MANY_REQUESTS,
+                "environment_limit_reached",
+                "The fabric has little memory left, and this environment uses most of it. Let its consumers catch up.",
+            )
+            .retry_after(10),
             // A caller that changes a label reads it again instead of returning this.
             Refusal::Outdated => unavailable(),
             Refusal::Full => Self::unavailable("fabric_full", "the fabric Redis has reached its memory limit; try again later"),
@@ -82,7 +88,7 @@ impl From<Refusal> for Problem {
 /// Why an event or message of this environment was not accepted.
 pub(super) fn refused(refusal: Refusal, environment: &str) -> Problem {
     let problem = Problem::from(refusal);
-    if matches!(refusal, Refusal::EnvironmentFull { .. }) {
+    if matches!(refusal, Refusal::EnvironmentFull { .. } | Refusal::MemoryShort) {
         return problem.with("environment", environment);
     }
     problem

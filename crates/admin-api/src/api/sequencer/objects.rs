@@ -39,7 +39,7 @@ impl Body for Skip {}
 /// Publish events of an object, with its new state
 ///
 /// The body: `events`, the main event and up to 99 sub-events, each with `topic` and `type` and if wanted `url` (else
-/// one made from the object's name), `timestamp`, `data` and `environment`; `data`, the object's new state, if it changes; and
+/// one made from the object's name), `timestamp`, `data` and `environment`; `data`, the object's new state, if it changes (`null` removes it); and
 /// `idempotency_key` for all of it. All are accepted together, in this order, or none. An object whose name begins with
 /// a backend's prefix has its events sent there, one at a time; all others go to the bus. In the path, `/` and other
 /// reserved characters of the object's name are written as `%XX`. What is published to a topic directly for such an
@@ -49,7 +49,7 @@ impl Body for Skip {}
     request_body = Object, responses((status = 202, body = Accepted),
     (status = "default", description = "400 invalid_object, invalid_event, invalid_topic, too_many_events, \
         invalid_idempotency_key | 403 reserved_object, topic_claimed, limit_reached | 422 idempotency_conflict | \
-        429 object_queue_full | 503 fabric_full, fabric_read_only, busy")))]
+        429 object_queue_full, environment_limit_reached | 503 fabric_full, fabric_read_only, busy")))]
 async fn publish(
     caller: Confined<PublishEvents, Environments>,
     State(app): State<App>,

@@ -1,0 +1,377 @@
+//! Memory of the fabric: who pays when it is short, and what keeps the log.
+
+use std::sync::Arc;
+
+use serde_json::value::RawValue;
+use signalbox_store::{Fabric, FabricRole, Shard};
+use signalbox_testkit::Server;
+use tokio_util::sync::CancellationToken;
+
+use super::hands::{Hands, subscriber};
+use super::support::{Pacemaker, Recorder, START_MS, Time, event, number, strings, wanted};
+use crate::{
+    Alteration, Bus, Error, EventId, NewEvent, NewGroup, NewMessage, Options, Refusal, Wanted,
+    event::lane_hash,
+    housekeeping, replay,
+    store::{Again, Appended, SEGMENT_IDS, Skipped, Store},
+    view::target,
+};
+
+/// A bus that delivers nothing, whose housekeeping is called by the test.
+struct World {
+    redis: Fabric,
+    time: Time,
+    bus: Pacemaker,
+}
+
+async fn world(server: &Server, options: Options) -> World {
+    let (redis, time) = (server.open::<FabricRole>(), Time::default());
+    let options = Options { deliver: false, housekeeping_ms: 3_600_000, ..options };
+    let shards = Shard::all(&redis, 1);
+    let (handle, bus) = Bus::assemble(shards, time.clock(), options, None, Recorder::default());
+    let shutdown = CancellationToken::new();
+    let task = tokio::spawn(bus.run(shutdown.clone()));
+    let bus = Pacemaker { handle, shutdown, task }.ready().await;
+    World { redis, time, bus }
+}
+
+impl World {
+    fn store(&self) -> &Arc<Store> {
+        &self.bus.handle.core.stores[0]
+    }
+
+    async fn trim(&self) {
+        housekeeping::trim(&self.bus.handle.core, self.store()).await.unwrap();
+    }
+
+    async fn relieve(&self) {
+        housekeeping::relieve(&self.bus.handle.core, self.store()).await.unwrap();
+    }
+
+    /// Publishes events of this size to a topic, under an environment.
+    async fn publish(
+        &self,
+        environment: &str,
+        topic: &str,
+        count: usize,
+        bytes: usize,
+    ) -> Vec<Result<EventId, Refusal>> {
+        let data = RawValue::from_string(format!("\"{}\"", "x".repeat(bytes))).unwrap();
+        let one =
+            NewEvent { data: Some(data), environment: Some(environment.into()), ..event("https://a/1") };
+        let mut all = Vec::new();
+        for _ in 0..count.div_ceil(100) {
+            let part = vec![one.clone(); 100.min(count - all.len())];
+            all.extend(self.bus.handle.publish("shop", topic, part).await);
+        }
+        all
+    }
+
+    async fn accepted(&self, environment: &str, topic: &str, count: usize, bytes: usize) {
+        let all = self.publish(environment, topic, count, bytes).await;
+        assert!(all.iter().all(Result::is_ok), "{:?}", all.iter().find(|one| one.is_err()));
+    }
+
+    async fn waiting(&self, token: &str) -> u64 {
+        self.store().waiting(token).await.unwrap()
+    }
+
+    async fn log(&self) -> u64 {
+        self.store().segments().await.unwrap().values().sum()
+    }
+
+    async fn used(&self) -> u64 {
+        self.store().memory().await.unwrap().0
+    }
+
+    /// Sets the memory limit so that this percentage of it is used now.
+    async fn limit(&self, percent: u64) {
+        let limit = (self.used().await * 100 / percent).to_string();
+        self.redis.command("CONFIG").arg(&["SET", "maxmemory", &limit][..]).run().await.unwrap();
+    }
+
+    async fn unlimited(&self) {
+        self.redis.command("CONFIG").arg(&["SET", "maxmemory", "0"][..]).run().await.unwrap();
+    }
+
+    async fn paused(&self, token: &str) {
+        let pause = Alteration { paused: Some(true), ..Alteration::default() };
+        self.bus.handle.alter(token, pause).await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn a_waiting_event_keeps_only_its_own_part_of_the_log() {
+    let server = Server::in_memory().await;
+    let mut hands = Hands::new(&server, vec![subscriber("s", 1, 10, 0)]).await;
+    hands.fan_out.topics.push(("other".into(), Vec::new()));
+    let first = hands.publish_urls(&["a"]).await[0] / SEGMENT_IDS;
+    hands.time.advance(60_000);
+    hands.publish(&[(1, event("b"))]).await;
+    hands.time.advance(60_000);
+    hands.publish(&[(1, event("c"))]).await;
+    assert_eq!(hands.store.trim(&[first, first + 6, first + 12]).await.unwrap(), (3, 1));
+    let left: Vec<u64> = hands.store.segments().await.unwrap().into_keys().collect();
+    assert_eq!(left, [first, first + 12], "the waiting event's, and the present one");
+    let taken = hands.take("w").await;
+    assert!(hands.ack(&taken).await);
+    assert_eq!(hands.store.trim(&[first]).await.unwrap(), (1, 1));
+    let held = strings(hands.store.shard().redis(), "KEYS", &["bus:log:*:held"]).await;
+    assert!(held.is_empty(), "{held:?}");
+}
+
+#[tokio::test]
+async fn every_end_of_a_batch_releases_its_part_of_the_log() {
+    let server = Server::in_memory().await;
+    let mut hands = Hands::new(&server, vec![subscriber("s", 1, 4, 0)]).await;
+    let redis = hands.store.shard().redis().clone();
+    let mut ids = Vec::new();
+    for n in 0..5 {
+        ids.extend(hands.publish_urls(&["a", "a", "a"][..1 + n % 3]).await);
+        hands.time.advance(7_000);
+    }
+    let held = |redis: Fabric| async move {
+        let mut sum = 0;
+        for key in strings(&redis, "KEYS", &["bus:log:*:held"]).await {
+            sum += number(&redis, "HGET", &[&key, "s"]).await;
+        }
+        sum
+    };
+    assert_eq!(held(redis.clone()).await, ids.len() as i64);
+    let first = hands.take("w").await;
+    assert!(hands.nack(&first, 0, true).await, "it is split");
+    assert_eq!(held(redis.clone()).await, ids.len() as i64);
+    hands.time.advance(1);
+    let half = hands.take("w").await;
+    assert!(hands.bury(&half).await);
+    assert_eq!(held(redis.clone()).await, (ids.len() - half.items.len()) as i64);
+    let waits = lane_hash("a");
+    let last = EventId(*ids.last().unwrap());
+    let skipped = hands.store.skip("s", last, waits, (100, 1 << 20), &Default::default()).await.unwrap();
+    assert_eq!(skipped, Skipped::Done);
+    assert!(hands.store.drop_oldest("s", "autodropped").await.unwrap() > 0);
+    let waiting = number(&redis, "HGET", &["bus:batches:gauges:event", "s"]).await;
+    assert_eq!(held(redis.clone()).await, waiting);
+}
+
+#[tokio::test]
+async fn a_full_log_forgets_what_only_paused_subscribers_need_and_keeps_what_others_wait_for() {
+    let server = Server::in_memory().await;
+    let world = world(&server, Options { log_bytes: 200_000, ..Options::default() }).await;
+    let single = Wanted { max_events: Some(1), ..wanted(&["rare"]) };
+    world.bus.handle.subscribe("pin", single).await.unwrap();
+    world.bus.handle.subscribe("alive", wanted(&["orders"])).await.unwrap();
+    world.paused("pin").await;
+    world.accepted("a", "rare", 1, 10).await;
+    world.accepted("a", "noise", 1000, 1000).await;
+    world.time.advance(20_000);
+    world.accepted("a", "orders", 10, 10).await;
+    world.accepted("a", "rare", 1, 10).await;
+    world.time.advance(20_000);
+    assert!(world.log().await > 1_000_000);
+    world.trim().await;
+    assert!(world.log().await <= 200_000, "{}", world.log().await);
+    assert_eq!((world.waiting("pin").await, world.waiting("alive").await), (1, 10));
+    let gaps = strings(&world.redis, "KEYS", &["bus:gaps:pin:*"]).await;
+    assert_eq!(gaps.len(), 1, "the subscriber is informed");
+    world.bus.stop().await;
+}
+
+#[tokio::test]
+async fn a_shortage_of_memory_refuses_the_largest_environment_and_drops_nothing_of_others() {
+    let server = Server::in_memory().await;
+    let world = world(&server, Options::default()).await;
+    world.bus.handle.subscribe("slow", wanted(&["small"])).await.unwrap();
+    world.bus.handle.subscribe("noisy", wanted(&["large"])).await.unwrap();
+    world.accepted("quiet", "small", 500, 100).await;
+    world.accepted("loud", "large", 5_000, 4_000).await;
+    world.limit(92).await;
+    world.relieve().await;
+    let refused = world.publish("loud", "large", 1, 100).await;
+    assert_eq!(refused, [Err(Refusal::MemoryShort)]);
+    world.accepted("quiet", "small", 1, 100).await;
+    assert_eq!(
+        (world.waiting("slow").await, world.waiting("noisy").await),
+        (501, 5_000),
+        "nothing is dropped"
+    );
+    world.unlimited().await;
+    world.relieve().await;
+    world.accepted("loud", "large", 1, 100).await;
+    world.bus.stop().await;
+}
+
+#[tokio::test]
+async fn the_oldest_batches_of_the_largest_subscriber_are_dropped_only_while_that_frees_memory() {
+    let server = Server::in_memory().await;
+    let world = world(&server, Options::default()).await;
+    let ten = Wanted { max_events: Some(10), ..wanted(&["large"]) };
+    world.bus.handle.subscribe("noisy", ten).await.unwrap();
+    world.bus.handle.subscribe("slow", wanted(&["small"])).await.unwrap();
+    world.accepted("quiet", "small", 500, 100).await;
+    for _ in 0..10 {
+        world.accepted("loud", "large", 500, 4_000).await;
+        world.time.advance(10_000);
+    }
+    world.limit(99).await;
+    world.relieve().await;
+    let left = world.waiting("noisy").await;
+    assert!(left < 5_000, "{left}");
+    assert!(left > 0, "not more than needed");
+    assert_eq!(world.waiting("slow").await, 500);
+    world.unlimited().await;
+    world.bus.stop().await;
+}
+
+#[tokio::test]
+async fn nothing_is_dropped_if_something_else_fills_the_memory() {
+    let server = Server::in_memory().await;
+    let world = world(&server, Options::default()).await;
+    world.bus.handle.subscribe("slow", wanted(&["small"])).await.unwrap();
+    world.accepted("quiet", "small", 500, 100).await;
+    world.redis.command("SET").arg(("bus:something:else", "x".repeat(20 << 20))).run().await.unwrap();
+    world.time.advance(60_000);
+    world.limit(97).await;
+    world.relieve().await;
+    assert_eq!(world.waiting("slow").await, 500);
+    world.accepted("quiet", "small", 1, 100).await;
+    world.unlimited().await;
+    world.bus.stop().await;
+}
+
+#[tokio::test]
+async fn a_replay_is_counted_waits_for_its_subscriber_and_moves_at_most_a_mebibyte_in_a_step() {
+    let server = Server::in_memory().await;
+    let world = world(&server, Options::default()).await;
+    let handle = &world.bus.handle;
+    handle.subscribe("s", wanted(&["orders"])).await.unwrap();
+    world.paused("s").await;
+    world.accepted("a", "orders", 100, 60_000).await;
+    let stored = || async { number(&world.redis, "HGET", &["bus:environments", "a"]).await };
+    let before = stored().await;
+    world.time.advance(1_000);
+    handle.replay("s", 0, START_MS + 1, 100_000).await.unwrap();
+    replay::step(&handle.core, world.store()).await.unwrap();
+    let moved = world.waiting("s").await - 100;
+    assert!((10..=20).contains(&moved), "{moved}");
+    assert!(stored().await - before > 60_000 * moved as i64);
+    world.accepted("a", "orders", 2_000, 10).await;
+    world.time.advance(60_000);
+    replay::step(&handle.core, world.store()).await.unwrap();
+    assert_eq!(world.waiting("s").await, 2_100 + moved, "it waits until the subscriber has caught up");
+    world.bus.stop().await;
+}
+
+#[tokio::test]
+async fn a_replay_moves_past_a_part_without_events_of_its_topics() {
+    let server = Server::in_memory().await;
+    let world = world(&server, Options::default()).await;
+    let handle = &world.bus.handle;
+    handle.subscribe("s", wanted(&["orders"])).await.unwrap();
+    world.accepted("a", "noise", 1_100, 10).await;
+    world.time.advance(1_000);
+    handle.replay("s", 0, START_MS + 1, 100_000).await.unwrap();
+    for _ in 0..3 {
+        replay::step(&handle.core, world.store()).await.unwrap();
+    }
+    assert_eq!(world.store().replay("s").await.unwrap(), None, "it ended");
+    world.bus.stop().await;
+}
+
+#[tokio::test]
+async fn a_step_of_a_replaced_replay_does_not_end_the_new_one() {
+    let server = Server::in_memory().await;
+    let world = world(&server, Options::default()).await;
+    let handle = &world.bus.handle;
+    handle.subscribe("s", wanted(&["orders"])).await.unwrap();
+    world.accepted("a", "orders", 1, 10).await;
+    handle.replay("s", START_MS, START_MS + 1, 10).await.unwrap();
+    let old = world.store().replay("s").await.unwrap().unwrap().cursor;
+    handle.replay("s", START_MS, START_MS + 1, 10).await.unwrap();
+    let view = handle.core.view();
+    let target = target(view.subscription("s").unwrap());
+    let late = Again::Replay { from: &old, to: "done" };
+    let seed = handle.core.rng.seed();
+    let appended = world.store().append(late, &view.stamp, &target, 1 << 20, &seed, &[]).await.unwrap();
+    assert_eq!(appended, Appended::Moved);
+    assert!(world.store().replay("s").await.unwrap().is_some());
+    world.bus.stop().await;
+}
+
+#[tokio::test]
+async fn the_next_change_of_concurrency_waits_while_the_lanes_of_several_earlier_ones_have_events() {
+    let server = Server::in_memory().await;
+    let world = world(&server, Options::default()).await;
+    let handle = &world.bus.handle;
+    let mut refused = 0;
+    for concurrency in 1..=12 {
+        let wanted = Wanted { concurrency: Some(concurrency), ..wanted(&["orders"]) };
+        match handle.subscribe("s", wanted).await {
+            Ok(()) => world.accepted("a", "orders", 1, 10).await,
+            Err(Error::TooMany(_)) => refused += 1,
+            Err(other) => panic!("{other}"),
+        }
+    }
+    assert_eq!(refused, 8);
+    assert_eq!(world.store().generations("s").await.unwrap(), 4);
+    world.bus.stop().await;
+}
+
+#[tokio::test]
+async fn an_event_behind_many_others_is_found_in_parts() {
+    let server = Server::in_memory().await;
+    let mut hands = Hands::new(&server, vec![subscriber("s", 1, 1_000, 0)]).await;
+    let mut last = 0;
+    for _ in 0..30 {
+        last = *hands.publish_urls(&["a"; 200]).await.last().unwrap();
+    }
+    let (mut found, mut calls) = (Skipped::More(Default::default()), 0);
+    while let Skipped::More(cursor) = found {
+        calls += 1;
+        found = hands.store.skip("s", EventId(last), lane_hash("a"), (100, 1 << 20), &cursor).await.unwrap();
+    }
+    assert_eq!((found, calls), (Skipped::Done, 4), "2,000 events in one call");
+    let absent = Skipped::More(Default::default());
+    let Skipped::More(start) = absent else { unreachable!("it is the start") };
+    let Skipped::More(cursor) =
+        hands.store.skip("s", EventId(1), lane_hash("a"), (100, 1 << 20), &start).await.unwrap()
+    else {
+        panic!("6,000 events are more than one part");
+    };
+    for _ in 0..3 {
+        let taken = hands.take("w").await;
+        assert!(hands.ack(&taken).await);
+    }
+    let moved = hands.store.skip("s", EventId(1), lane_hash("a"), (100, 1 << 20), &cursor).await.unwrap();
+    assert_eq!(moved, Skipped::Moved);
+}
+
+#[tokio::test]
+async fn an_object_keeps_no_state_after_null_and_a_message_without_queue_leaves_nothing() {
+    let server = Server::in_memory().await;
+    let world = world(&server, Options::default()).await;
+    let state = |text: &str| Some(RawValue::from_string(text.to_owned()).unwrap());
+    let redis = &world.redis;
+    for (text, kept) in [("{\"a\":1}", 1), ("null", 0)] {
+        let group = NewGroup {
+            object: "o".into(),
+            state: state(text),
+            events: vec![("orders".to_owned(), event("https://a/1"))],
+            idempotency_key: None,
+        };
+        world.bus.handle.publish_group("shop", group).await.unwrap();
+        assert_eq!(number(redis, "EXISTS", &["object:o:data"]).await, kept, "{text}");
+    }
+    let objects = number(redis, "HLEN", &["bus:objects"]).await;
+    let message = NewMessage {
+        environment: "a".into(),
+        kind: "job".into(),
+        name: "unknown".into(),
+        payload: None,
+        delay: None,
+        idempotency_key: None,
+    };
+    assert!(world.bus.handle.publish_messages("shop", vec![message]).await[0].is_ok());
+    assert_eq!(number(redis, "HLEN", &["bus:objects"]).await, objects);
+    world.bus.stop().await;
+}
