@@ -70,6 +70,9 @@ pub enum Error {
     /// The fabric was initialized for another number of shards.
     #[error("the fabric has {stored} shards, but {configured} are configured")]
     OtherShards { stored: usize, configured: usize },
+    /// The cursor of a list is not one that an earlier part of the list returned.
+    #[error("invalid cursor")]
+    InvalidCursor,
     #[error("unknown topic")]
     NoSuchTopic,
     #[error("unknown subscription")]

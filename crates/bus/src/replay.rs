@@ -40,7 +40,8 @@ impl Handle {
         for store in &self.core.stores {
             let now_ms = store.now_ms().await?;
             let state = ReplayState {
-                cursor: format!("{}:0", EventId::at_ms(from_ms).0 / SEGMENT_IDS),
+                // The random characters tell the steps of this replay from those of one that it replaces.
+                cursor: format!("{}:0:{}", EventId::at_ms(from_ms).0 / SEGMENT_IDS, self.core.rng.characters(8)),
                 from_ms,
                 // Events that are published from now on are delivered anyway.
                 to_ms: to_ms.min(now_ms),
@@ -76,7 +77,8 @@ async fn step(core: &Core, store: &Store) -> Result<Duration, Error> {
     if due_ms > now_ms {
         return Ok(Duration::from_millis(due_ms - now_ms).min(IDLE));
     }
-    let view = core.view();
+    // The subscription may have been created through another pacemaker a moment ago.
+    let view = core.refresh().await?;
     let state = store.replay(&token).await?;
     let (Some(state), Some(subscription)) = (state, view.subscription(&token)) else {
         store.schedule_replay(&token, None).await?;
@@ -112,11 +114,10 @@ async fn part(
     state: &ReplayState,
     wanted: impl Fn(&Event) -> bool,
 ) -> Result<(Vec<Resend>, Option<String>), Error> {
-    let (segment, place) = state
-        .cursor
-        .split_once(':')
-        .and_then(|(segment, place)| Some((segment.parse().ok()?, place.parse().ok()?)))
-        .unwrap_or((0, 0));
+    let mut words = state.cursor.splitn(3, ':');
+    let mut number = || words.next().and_then(|word| word.parse::<u64>().ok()).unwrap_or_default();
+    let (segment, place) = (number(), number());
+    let nonce = words.next().unwrap_or_default();
     let last = EventId::at_ms(state.to_ms).0 / SEGMENT_IDS;
     // Segments without events do not exist, so the list shows where to continue.
     let segments = store.segments().await?;
@@ -131,7 +132,7 @@ async fn part(
         let ids: Vec<EventId> = ids.iter().map(|id| EventId(*id)).collect();
         for (id, body) in store.bodies(current, &ids).await? {
             if events.len() as u64 == most {
-                return Ok((events, Some(format!("{current}:{}", place + checked))));
+                return Ok((events, Some(format!("{current}:{}:{nonce}", place + checked))));
             }
             checked += 1;
             let accepted = id.accepted_ms();
@@ -145,8 +146,8 @@ async fn part(
             }
         }
     }
-    let next =
-        if checked < LOOK { format!("{}:0", current + 1) } else { format!("{current}:{}", place + checked) };
+    let (segment, place) = if checked < LOOK { (current + 1, 0) } else { (current, place + checked) };
+    let next = format!("{segment}:{place}:{nonce}");
     let ended = checked < LOOK && current >= last;
     Ok((events, (!ended).then_some(next)))
 }
