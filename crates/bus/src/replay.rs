@@ -41,7 +41,11 @@ impl Handle {
             let now_ms = store.now_ms().await?;
             let state = ReplayState {
                 // The random characters tell the steps of this replay from those of one that it replaces.
-                cursor: format!("{}:0:{}", EventId::at_ms(from_ms).0 / SEGMENT_IDS, self.core.rng.characters(8)),
+                cursor: format!(
+                    "{}:0:{}",
+                    EventId::at_ms(from_ms).0 / SEGMENT_IDS,
+                    self.core.rng.characters(8)
+                ),
                 from_ms,
                 // Events that are published from now on are delivered anyway.
                 to_ms: to_ms.min(now_ms),

@@ -323,9 +323,8 @@ impl Definition {
     pub(crate) fn differences(&self, other: &Self) -> Vec<String> {
         let names: std::collections::BTreeSet<&str> =
             self.facets().chain(other.facets()).map(|(name, ..)| name).collect();
-        let differs = |name: &&str| {
-            (self.weight(name), self.rules(name)) != (other.weight(name), other.rules(name))
-        };
+        let differs =
+            |name: &&str| (self.weight(name), self.rules(name)) != (other.weight(name), other.rules(name));
         names.into_iter().filter(differs).map(str::to_owned).collect()
     }
 

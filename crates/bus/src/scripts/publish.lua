@@ -46,8 +46,8 @@
 -- may have no events
 -- Returns `ok` and three words for each event: id, prev or `-`, tprev or `-`; within a group ids follow each other by
 -- 64. Or three words for a group: `r`, its first id, `-` for a repeat under its key; `c`, `-`, `-` for something else
--- under the key; `f`, `-`, `-` when the object's queue is full; `q`, `-`, `-` for a message when a pull queue is full; `e`, `-`, `-` when
--- its environment stores too many bytes; `x`, `-`, `-`
+-- under the key; `f`, `-`, `-` when the object's queue is full; `q`, `-`, `-` for a message when a pull queue is full; `e`,
+-- `-`, `-` when its environment stores too many bytes; `x`, `-`, `-`
 -- when the label is not as its change expects it; `n`, `-`, `-` for a change without events. Or one word, when nothing
 -- was done: `stale` (the registry has another stamp), `empty` (the registry does not exist), `late` (a later call of
 -- this pacemaker arrived first). Or `lost` and a sequence, when nothing was done: that is the last one that this server

@@ -117,7 +117,8 @@ function facets.open(held, due, ring, limit)
     held = held, due = due, ring = ring, prefix = string.match(held, '^(.*)|held$'),
     leases = base .. '|leases', inflight = base .. '|inflight', delayed = base .. '|delayed',
     dead = base .. '|dead', count = base .. '|count', index = base .. '|facets', settings = base .. '|settings',
-    later = base .. '|later', throttled = base .. '|throttled', rates = base .. '|rates', gaps = base .. '|gaps', depths = base .. '|depths',
+    later = base .. '|later', throttled = base .. '|throttled', rates = base .. '|rates', gaps = base .. '|gaps',
+    depths = base .. '|depths',
     facets = {}, touched = {}, deltas = {}, segments = {}, entered = {},
   }
 end

@@ -147,12 +147,7 @@ impl Store {
 
     /// Drops a part of the messages that have waited for longer than the queue's retention, at most `most`. Returns their
     /// number, and where the next part begins; an empty text at the end.
-    pub async fn drop_expired(
-        &self,
-        queue: &str,
-        cursor: &str,
-        most: usize,
-    ) -> Result<(u64, String), Error> {
+    pub async fn drop_expired(&self, queue: &str, cursor: &str, most: usize) -> Result<(u64, String), Error> {
         self.drop_part(queue, "", cursor, true, most).await
     }
 

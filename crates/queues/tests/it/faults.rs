@@ -3,7 +3,9 @@
 use super::support::*;
 use signalbox_api::queues::NewQueue;
 use signalbox_bus::{Error as BusError, Kind, NewEvent, Wanted as Subscription};
-use signalbox_queues::{Cleared, Configured, DeadLetters, Definition, Error, Flaw, PullRequest, Settled, Stored};
+use signalbox_queues::{
+    Cleared, Configured, DeadLetters, Definition, Error, Flaw, PullRequest, Settled, Stored,
+};
 
 /// The original called a function that was nowhere, so no message ever reached a queue.
 #[tokio::test]
@@ -408,7 +410,9 @@ async fn positions_that_no_page_returned_are_rejected() {
         assert!(matches!(dead, Err(Error::InvalidCursor)), "{after}: {dead:?}");
     }
     for after in ["zzz", "99:1:x", "0:abc:x", "0:1", "0::x", "0:1:", "0:99999999999999999999:x", "0:-1:x"] {
-        for place in [signalbox_api::queues::MessageState::InFlight, signalbox_api::queues::MessageState::Delayed] {
+        for place in
+            [signalbox_api::queues::MessageState::InFlight, signalbox_api::queues::MessageState::Delayed]
+        {
             let listed = hands.queues.list(Q, place, None, after, 9).await;
             assert!(matches!(listed, Err(Error::InvalidCursor)), "{after}: {listed:?}");
         }

@@ -124,8 +124,7 @@ async fn depths(hands: &Hands, environments: &[&str]) -> Vec<(u64, u64)> {
 async fn a_full_queue_drops_messages_of_the_tenant_that_has_most() {
     let server = Server::in_memory().await;
     let hands = Hands::with(&server, 1, 3_600_000).await;
-    let bounded =
-        NewQueue { max_waiting: Some(100), overflow: Overflow::DropOldest, ..wanted(".*") };
+    let bounded = NewQueue { max_waiting: Some(100), overflow: Overflow::DropOldest, ..wanted(".*") };
     hands.put(Q, bounded.clone()).await;
     hands.push(&many("noisy", 100)).await;
     hands.push(&many("quiet", 5)).await;
@@ -146,7 +145,8 @@ async fn a_full_queue_drops_messages_of_the_tenant_that_has_most() {
     hands.put(Q, NewQueue { max_waiting: Some(10), ..bounded }).await;
     hands.push(&many("quiet", 1)).await;
     hands.assert_true(Q, "a lower bound").await;
-    let sum: u64 = depths(&hands, &["noisy", "also-noisy", "quiet"]).await.iter().map(|(waiting, _)| waiting).sum();
+    let sum: u64 =
+        depths(&hands, &["noisy", "also-noisy", "quiet"]).await.iter().map(|(waiting, _)| waiting).sum();
     assert_eq!(sum, 10);
 }
 
