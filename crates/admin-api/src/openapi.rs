@@ -196,7 +196,7 @@ fn common(method: &str, path: &str, operation: &mut Value) {
         ("413", "body_too_large", has_body),
         ("415", "unsupported_media_type", has_body),
         ("422", "unknown_field, missing_field, invalid_body", is_typed),
-        ("422", "invalid_cursor", asks("cursor") && first != "subscriber" && !path.ends_with("/labels")),
+        ("422", "invalid_cursor", asks("cursor") && !path.ends_with("/labels")),
         ("422", "invalid_limit", asks("limit") && !matches!(first, "audit" | "subscriber")),
         ("422", "invalid_sort", asks("sort")),
         ("422", "invalid_wait", asks("wait")),

@@ -16,7 +16,7 @@ pub struct NewQueue {
     pub pattern: String,
     /// How long a pulled message is leased to its consumer: 1 to 43,200 (30).
     pub lease_seconds: Option<f64>,
-    /// Messages of one environment that may be in flight at a time, in each shard. No limit when left out.
+    /// Messages of one environment that may be in flight at a time, in each shard. No limit when left out, or 0.
     pub in_flight_limit: Option<u64>,
     /// Deliveries of a message before it becomes a dead letter; 0 means no limit (20).
     pub max_attempts: Option<u32>,
@@ -44,10 +44,11 @@ pub struct NewQueue {
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Overflow {
-    /// It is rejected with 429 `queue_limit_reached`.
+    /// It is rejected with 429 `queue_limit_reached`, unless its environment has less than its share. An event is not: the
+    /// queue does not receive it, and lists it as a gap.
     #[default]
     Reject,
-    /// It is accepted, and the oldest waiting messages of its environment are dropped and listed as a gap.
+    /// It is accepted, and the oldest waiting messages of the environment with most are dropped and listed as a gap.
     DropOldest,
 }
 

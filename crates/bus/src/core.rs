@@ -1,8 +1,11 @@
 //! State that all parts of the bus share in one process: the shards, the last known registry, the cache.
 
-use std::sync::{
-    Arc, OnceLock,
-    atomic::{AtomicU64, AtomicUsize, Ordering},
+use std::{
+    collections::HashMap,
+    sync::{
+        Arc, OnceLock,
+        atomic::{AtomicU64, AtomicUsize, Ordering},
+    },
 };
 
 use parking_lot::RwLock;
@@ -19,7 +22,7 @@ use super::{
     store::{Committed, Store, Stored},
     view::{State, View},
 };
-use signalbox_queues as queues;
+use signalbox_queues::{self as queues, Definition};
 use signalbox_seal::Keys;
 
 /// Maximum number of attempts to change the registry.
@@ -46,6 +49,8 @@ pub(super) struct Core {
     /// A replay was asked for.
     pub(super) replays: Notify,
     view: RwLock<Arc<View>>,
+    /// By queue: held while this process puts its definition into effect; the definition that was in effect last.
+    pub(super) configured: parking_lot::Mutex<HashMap<String, Arc<Mutex<Option<Arc<Definition>>>>>>,
     /// The fabric that this process trusts; another one, or an empty one, is refused.
     trusted: RwLock<Option<String>>,
     /// Reads of the registry that have begun.
@@ -93,6 +98,7 @@ impl Core {
             waiting_bytes: AtomicUsize::new(0),
             replays: Notify::new(),
             view: RwLock::new(Arc::new(View::unknown(false))),
+            configured: parking_lot::Mutex::default(),
             trusted: RwLock::new(trusted),
             reads: AtomicU64::new(0),
             registry: Mutex::new(0),

@@ -32,6 +32,9 @@ pub struct DeadLetter {
     pub reason: String,
 }
 
+/// The maximum position in a list of dead letters: far beyond the length of any list.
+const MAX_PLACE: u64 = u32::MAX as u64;
+
 /// A part of a list.
 #[derive(Debug, Clone)]
 pub struct Page<T> {
@@ -50,10 +53,14 @@ impl Handle {
         limit: usize,
     ) -> Result<Page<DeadLetter>, Error> {
         self.known(client).await?;
-        let (mut shard, mut place) = cursor
-            .and_then(|cursor| cursor.split_once(':'))
-            .and_then(|(shard, place)| Some((shard.parse().ok()?, place.parse().ok()?)))
-            .unwrap_or((0, 0));
+        let (mut shard, mut place) = match cursor {
+            None => (0, 0),
+            Some(cursor) => cursor
+                .split_once(':')
+                .and_then(|(shard, place)| Some((shard.parse().ok()?, place.parse().ok()?)))
+                .filter(|(shard, place)| *shard < self.core.stores.len() && *place <= MAX_PLACE)
+                .ok_or(Error::InvalidCursor)?,
+        };
         let mut items = Vec::new();
         while let Some(store) = self.core.stores.get::<usize>(shard) {
             let wanted = (limit - items.len()) as u64;

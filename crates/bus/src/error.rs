@@ -21,7 +21,7 @@ pub enum Refusal {
     /// The limit of events in the object's queue is reached. Nothing was changed.
     #[error("the object's queue is full")]
     QueueFull,
-    /// A pull queue that takes the event or message has the maximum number of waiting messages. Nothing was changed.
+    /// A pull queue that takes the message has the maximum number of waiting messages. Nothing was changed.
     #[error("a pull queue is full")]
     WaitingFull,
     /// The fabric stores as many bytes of the environment as it may. Nothing was changed.
@@ -73,6 +73,9 @@ pub enum Error {
     /// The fabric was initialized for another number of shards.
     #[error("the fabric has {stored} shards, but {configured} are configured")]
     OtherShards { stored: usize, configured: usize },
+    /// The cursor of a list is not one that an earlier part of the list returned.
+    #[error("invalid cursor")]
+    InvalidCursor,
     #[error("unknown topic")]
     NoSuchTopic,
     #[error("unknown subscription")]

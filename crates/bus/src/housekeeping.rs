@@ -100,7 +100,7 @@ async fn round(
     scrub(core, store, watch).await?;
     purge(store).await?;
     limit(core, store).await?;
-    keeping.round(core, store).await?;
+    keeping.round(core, store).await;
     trim(core, store).await?;
     let view = core.refresh().await?;
     if view.state == State::Ready {

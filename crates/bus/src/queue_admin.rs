@@ -4,18 +4,24 @@
 //! or deleted is rejected and computed again, as with subscriptions. Each shard is informed of a queue's settings
 //! afterwards (`configure`), and any process that detects an outdated shard does so.
 
-use std::{collections::HashMap, sync::Arc};
+use std::{
+    collections::{BTreeMap, HashMap},
+    sync::Arc,
+    time::Duration,
+};
 
-use signalbox_store::Error as StoreError;
+use tokio::time::Instant;
 
-use super::{Error, Handle, Registry, core::Core, store::Store};
-use signalbox_queues::{self as queues, Configured, Definition, Matcher};
+use super::{Error, Handle, Registry, core::Core, store::Store, view::State};
+use signalbox_queues::{self as queues, Cleared, Configured, Definition, Matcher};
 
-/// Maximum number of repetitions when the registry changes while a shard is configured.
-const CONFIGURE_TRIES: usize = 10;
+/// Maximum number of repetitions when the registry changes before any of a shard was configured or cleared.
+const TRIES: usize = 10;
 
-/// Messages checked for their age in one round.
+/// Messages dropped, and facets checked, in one part of the check for messages that are too old.
 const RETENTION_PART: usize = 1_000;
+/// The check for messages that are too old ends a round after this time, and continues in the next round.
+const RETENTION_TIME: Duration = Duration::from_secs(5);
 
 impl Registry {
     /// Makes a queue or replaces its definition; whether it is new. One that stays the same keeps its revision.
@@ -48,7 +54,7 @@ impl Registry {
         name: &str,
         expected: Option<u64>,
     ) -> Result<Option<&Definition>, Error> {
-        if self.retired_queues.contains(name) {
+        if self.retired_queues.contains_key(name) {
             return Err(Error::QueueEnding);
         }
         let known = self.queues.get(name);
@@ -77,21 +83,22 @@ impl Handle {
     ) -> Result<(bool, Definition), Error> {
         let put = || {
             self.core.change(|registry, version| {
-                let definition = change(registry.queue_to_change(name, expected)?)?;
+                let known = registry.queue_to_change(name, expected)?.cloned();
+                let definition = change(known.as_ref())?;
                 let created = registry.put_queue(name, definition, version, most)?;
                 let stored = registry.queues.get(name).cloned().ok_or(Error::NoSuchQueue)?;
-                Ok((created, stored))
+                Ok((created, stored, known))
             })
         };
-        let created = match put().await {
+        let (created, stored, known) = match put().await {
             Err(Error::QueueEnding) => {
                 clear(&self.core, name).await?;
                 put().await?
             }
             result => result?,
         };
-        self.configure_queue(name).await?;
-        Ok(created)
+        self.configure(name, known).await?;
+        Ok((created, stored))
     }
 
     /// Deletes a queue with all its messages.
@@ -101,9 +108,9 @@ impl Handle {
     /// left of it is cleared away later.
     pub async fn delete_queue(&self, name: &str) -> Result<(), Error> {
         self.core
-            .change(|registry, _| {
+            .change(|registry, version| {
                 registry.queues.remove(name).ok_or(Error::NoSuchQueue)?;
-                registry.retired_queues.insert(name.to_owned());
+                registry.retired_queues.insert(name.to_owned(), version);
                 Ok(())
             })
             .await?;
@@ -112,18 +119,15 @@ impl Handle {
 
     /// Configures the queue on every shard, as it is defined in the fabric now. Returns whether the queue exists.
     pub async fn configure_queue(&self, name: &str) -> Result<bool, Error> {
-        'again: for _ in 0..CONFIGURE_TRIES {
-            let view = self.core.refresh().await?;
-            let Some(queue) = view.queues.get(name) else { return Ok(false) };
-            self.core.spread(&view).await?;
-            for store in &self.core.queues {
-                if store.configure(name, &view.stamp, &queue.definition).await? == Configured::Stale {
-                    continue 'again;
-                }
-            }
-            return Ok(true);
-        }
-        Err(Error::Contended)
+        self.configure(name, None).await
+    }
+
+    /// The same. `known` is an earlier definition. A caller that stops waiting does not stop the work, so a repetition of its
+    /// call continues where this one is.
+    async fn configure(&self, name: &str, known: Option<Definition>) -> Result<bool, Error> {
+        let (core, name) = (Arc::clone(&self.core), name.to_owned());
+        let task = tokio::spawn(async move { configure(&core, &name, known.as_ref()).await });
+        task.await.unwrap_or(Err(Error::Contended))
     }
 
     /// Reads the queues as this pacemaker knows them.
@@ -148,13 +152,57 @@ impl Handle {
     }
 }
 
-/// Clears away what a deleted queue left, in every shard, and sets its name free.
+/// Puts the present definition of a queue into effect on every shard, unless it is. Returns whether the queue exists.
+async fn configure(core: &Core, name: &str, known: Option<&Definition>) -> Result<bool, Error> {
+    let place = Arc::clone(core.configured.lock().entry(name.to_owned()).or_default());
+    let mut last = place.lock().await;
+    'again: for _ in 0..TRIES {
+        let view = core.refresh().await?;
+        let Some(queue) = view.queues.get(name) else {
+            core.configured.lock().remove(name);
+            return Ok(false);
+        };
+        core.spread(&view).await?;
+        let earlier: Vec<&Definition> = last.as_deref().into_iter().chain(known).collect();
+        for store in &core.queues {
+            if store.configure(name, &view.stamp, &queue.definition, &earlier).await? == Configured::Stale {
+                continue 'again;
+            }
+        }
+        *last = Some(Arc::clone(&queue.definition));
+        return Ok(true);
+    }
+    Err(Error::Contended)
+}
+
+/// Clears away what a deleted queue left, in every shard, and sets its name free. Each part proves that the queue is deleted in
+/// the registry of its shard. If the name was set free in the meantime, there is nothing to do.
 async fn clear(core: &Core, name: &str) -> Result<(), Error> {
+    let mut view = core.refresh().await?;
+    let Some(ended) = view.registry.retired_queues.get(name).copied() else { return Ok(()) };
+    let is_ended = |registry: &Registry| registry.retired_queues.get(name) == Some(&ended);
     for store in &core.queues {
-        while store.clear(name).await? {}
+        let mut tries = 0;
+        loop {
+            match store.clear(name, &view.stamp).await? {
+                Cleared::Part => tries = 0,
+                Cleared::All => break,
+                Cleared::Stale if tries == TRIES => return Err(Error::Contended),
+                Cleared::Stale => {
+                    tries += 1;
+                    view = core.refresh().await?;
+                    if !is_ended(&view.registry) {
+                        return Ok(());
+                    }
+                    core.spread(&view).await?;
+                }
+            }
+        }
     }
     core.change(|registry, _| {
-        registry.retired_queues.remove(name);
+        if is_ended(registry) {
+            registry.retired_queues.remove(name);
+        }
         Ok(())
     })
     .await
@@ -163,48 +211,72 @@ async fn clear(core: &Core, name: &str) -> Result<(), Error> {
 /// State that housekeeping keeps of a shard's queues between two rounds.
 #[derive(Debug, Default)]
 pub(super) struct QueueMaintenance {
-    /// Queue → the facet after which the next look for messages that are too old begins.
+    /// Queue → the facet after which the next check for messages that are too old begins.
     cursors: HashMap<String, String>,
 }
 
 impl QueueMaintenance {
-    /// One round in one shard: definitions that did not arrive, messages that are too old, queues that ended.
-    pub(super) async fn round(&mut self, core: &Arc<Core>, store: &Store) -> Result<(), Error> {
+    /// One round in one shard: queues that ended, definitions that did not arrive, messages that are too old. A queue that
+    /// fails is logged, and delays no other. The script that changes a queue proves that the change is current.
+    pub(super) async fn round(&mut self, core: &Arc<Core>, store: &Store) {
         let view = core.view();
+        if view.state != State::Ready {
+            return;
+        }
         if store.shard().index() == 0 {
-            for name in &view.registry.retired_queues {
-                clear(core, name).await?;
+            for name in view.registry.retired_queues.keys() {
+                log(name, clear(core, name).await);
             }
         }
-        let Some(shard) = core.queues.get(store.shard().index()) else { return Ok(()) };
+        let Some(shard) = core.queues.get(store.shard().index()) else { return };
         self.cursors.retain(|name, _| view.registry.queues.contains_key(name));
-        let names: Vec<&str> = view.registry.queues.keys().map(String::as_str).collect();
-        for (name, state) in names.iter().zip(shard.states(&names).await?) {
-            let Some(definition) = view.registry.queues.get(*name) else { continue };
+        let mut waiting = Vec::new();
+        for (name, definition) in &view.registry.queues {
+            let Some(state) = log(name, shard.state(name).await.map_err(Error::from)) else { continue };
             if state.revision.is_none_or(|revision| revision < definition.revision) {
-                // An outdated definition is updated in the next round.
-                let _ = shard.configure(name, &view.stamp, definition).await?;
+                log(name, configure(core, name, None).await);
             }
             if state.waiting > 0 {
-                self.expire(shard, name, definition).await?;
+                waiting.push(name.as_str());
             }
         }
-        Ok(())
+        self.expire(shard, waiting).await;
     }
 
-    async fn expire(
-        &mut self,
-        shard: &queues::Store,
-        name: &str,
-        definition: &Definition,
-    ) -> Result<(), StoreError> {
-        let before = shard.now_ms().await?.saturating_sub(definition.retention_seconds * 1000);
-        let cursor = self.cursors.remove(name).unwrap_or_default();
-        let (dropped, next) = shard.drop_part(name, None, Some(before), &cursor, RETENTION_PART).await?;
-        if dropped > 0 {
-            tracing::info!(queue = name, dropped, "messages beyond their retention dropped");
+    /// Drops messages that are too old. The queues take turns, part by part, until each was checked to its end.
+    async fn expire(&mut self, shard: &queues::Store, mut names: Vec<&str>) {
+        let until = Instant::now() + RETENTION_TIME;
+        let mut dropped: BTreeMap<&str, u64> = BTreeMap::new();
+        while !names.is_empty() && Instant::now() < until {
+            let mut unfinished = Vec::new();
+            for name in names {
+                let cursor = self.cursors.remove(name).unwrap_or_default();
+                let part = shard.drop_expired(name, &cursor, RETENTION_PART).await;
+                let Some((count, next)) = log(name, part.map_err(Error::from)) else { continue };
+                *dropped.entry(name).or_default() += count;
+                if !next.is_empty() {
+                    self.cursors.insert(name.to_owned(), next);
+                    unfinished.push(name);
+                }
+            }
+            names = unfinished;
         }
-        self.cursors.insert(name.to_owned(), next);
-        Ok(())
+        for (queue, dropped) in dropped.into_iter().filter(|(_, dropped)| *dropped > 0) {
+            tracing::info!(queue, dropped, "messages beyond their retention dropped");
+        }
     }
+}
+
+/// The result, unless it is an error, which is logged.
+fn log<T>(queue: &str, result: Result<T, Error>) -> Option<T> {
+    let log = |error: &Error| {
+        let source = std::error::Error::source(error);
+        match error {
+            Error::Store(store) if store.kind() == signalbox_store::Kind::Broken => {
+                tracing::error!(queue, %error, ?source, "queue not maintained");
+            }
+            _ => tracing::debug!(queue, %error, ?source, "queue not maintained, retrying"),
+        }
+    };
+    result.inspect_err(log).ok()
 }

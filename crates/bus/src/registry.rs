@@ -28,9 +28,10 @@ pub struct Registry {
     /// Name → queue.
     #[serde(default)]
     pub queues: BTreeMap<String, Definition>,
-    /// Queues that were deleted and are not cleared away yet.
-    #[serde(default)]
-    pub(super) retired_queues: BTreeSet<String>,
+    /// Queues that were deleted and are not cleared away yet, with the version of the registry in which each was deleted: a name
+    /// may be used and deleted again before a slow pacemaker has set it free.
+    #[serde(rename = "ended_queues", default)]
+    pub(super) retired_queues: BTreeMap<String, u64>,
 }
 
 /// The commands that keep the keys for single lookups consistent with the snapshot, as Routemaster had them. A pure

@@ -88,7 +88,8 @@ pub(super) async fn step(core: &Core, store: &Store) -> Result<Duration, Error> 
     if due_ms > now_ms {
         return Ok(Duration::from_millis(due_ms - now_ms).min(IDLE));
     }
-    let view = core.view();
+    // The subscription may have been created through another pacemaker a moment ago.
+    let view = core.refresh().await?;
     let state = store.replay(&token).await?;
     let (Some(state), Some(subscription)) = (state, view.subscription(&token)) else {
         store.schedule_replay(&token, None).await?;

@@ -27,6 +27,8 @@ const MAX_RETENTION_SECONDS: u64 = 365 * 24 * 3600;
 const DEFAULT_MAX_BACKOFF_MS: u64 = 3_600_000;
 /// The maximum of both limits of waiting messages.
 const MAX_WAITING: u64 = 1_000_000_000;
+/// The maximum of both limits of messages in flight.
+const MAX_IN_FLIGHT: u64 = 1_000_000;
 /// The minimum and maximum rate of an environment, messages per second.
 const RATES: (f64, f64) = (0.001, 1_000_000.0);
 
@@ -183,12 +185,14 @@ impl Definition {
         }
         Pattern::new(&wanted.pattern)?;
         for (field, limit, most) in [
-            ("in_flight_limit", wanted.in_flight_limit, 1_000_000),
             ("max_waiting", wanted.max_waiting, MAX_WAITING),
             ("max_waiting_per_tenant", wanted.max_waiting_per_tenant, MAX_WAITING),
         ] {
             limit.map_or(Ok(0), |limit| in_range(field, limit, 1, most))?;
         }
+        // 0 is no limit, as for one environment.
+        let in_flight_limit = wanted.in_flight_limit.filter(|limit| *limit > 0);
+        in_range("in_flight_limit", in_flight_limit.unwrap_or_default(), 0, MAX_IN_FLIGHT)?;
         let backoff_ms = span("backoff_seconds", wanted.backoff_seconds, 0, 0)?;
         let max_backoff_ms =
             span("max_backoff_seconds", wanted.max_backoff_seconds, 0, DEFAULT_MAX_BACKOFF_MS)?;
@@ -203,7 +207,7 @@ impl Definition {
         Ok(Self {
             pattern: wanted.pattern,
             lease_ms: span("lease_seconds", wanted.lease_seconds, 1, DEFAULT_LEASE_MS)?,
-            in_flight_limit: wanted.in_flight_limit,
+            in_flight_limit,
             max_attempts: wanted.max_attempts.unwrap_or(DEFAULT_ATTEMPTS),
             retention_seconds: in_range("retention_seconds", retention, 1, MAX_RETENTION_SECONDS)?,
             backoff_ms,
@@ -225,7 +229,7 @@ impl Definition {
         let in_range_of_rates = |rate| thousandths(rate, RATES.0, RATES.1).ok_or(Flaw::Rate);
         let rate = wanted.rate_per_second.map(in_range_of_rates).transpose()?;
         if let Some(limit) = wanted.in_flight_limit {
-            in_range("in_flight_limit", limit, 0, 1_000_000)?;
+            in_range("in_flight_limit", limit, 0, MAX_IN_FLIGHT)?;
         }
         let mut changed = self.clone();
         changed.weights.remove(environment);
@@ -315,6 +319,15 @@ impl Definition {
         names.into_iter().map(|name| (name, self.weight(name), self.rules(name)))
     }
 
+    /// Environments whose weights or rules differ from those of another definition.
+    pub(crate) fn differences(&self, other: &Self) -> Vec<String> {
+        let names: std::collections::BTreeSet<&str> =
+            self.facets().chain(other.facets()).map(|(name, ..)| name).collect();
+        let differs =
+            |name: &&str| (self.weight(name), self.rules(name)) != (other.weight(name), other.rules(name));
+        names.into_iter().filter(differs).map(str::to_owned).collect()
+    }
+
     /// Whether both definitions are equal except for their revision.
     pub fn is_same(&self, other: &Self) -> bool {
         Self { revision: 0, ..self.clone() } == Self { revision: 0, ..other.clone() }
@@ -365,7 +378,8 @@ mod tests {
         assert!(with(|wanted| wanted.lease_seconds = Some(f64::NAN)).is_err());
         assert!(with(|wanted| wanted.lease_seconds = Some(43_201.0)).is_err());
         assert_eq!(with(|wanted| wanted.lease_seconds = Some(1.5)).unwrap().lease_ms, 1500);
-        assert!(with(|wanted| wanted.in_flight_limit = Some(0)).is_err());
+        assert!(with(|wanted| wanted.in_flight_limit = Some(1_000_001)).is_err());
+        assert_eq!(with(|wanted| wanted.in_flight_limit = Some(0)).unwrap().in_flight_limit, None);
         assert!(with(|wanted| wanted.retention_seconds = Some(0)).is_err());
         assert!(with(|wanted| wanted.weights = Some([("a".into(), 10_001)].into())).is_err());
         assert_eq!(with(|wanted| wanted.weights = Some([("a".into(), 0)].into())).unwrap().weight("a"), 0);

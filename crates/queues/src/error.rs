@@ -21,6 +21,9 @@ pub enum Error {
     /// The registry has changed; the caller has to read it again.
     #[error("the definition of the queue has changed")]
     Stale,
+    /// The position of a page is not one that an earlier page returned.
+    #[error("invalid cursor")]
+    InvalidCursor,
     /// The limit of waiting pulls in this process is reached.
     #[error("too many pulls are waiting")]
     Busy,

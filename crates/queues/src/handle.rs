@@ -18,6 +18,9 @@ use signalbox_store::{Clock, Fabric, Shard};
 pub(super) const ID_EPOCH_MS: u64 = 1_704_067_200_000;
 pub(super) const IDS_PER_MS: u64 = 6_400;
 
+/// The maximum position in a list of dead letters: far beyond the length of any list.
+const MAX_PLACE: u64 = u32::MAX as u64;
+
 /// Which dead letters to redrive or to drop.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct DeadLetters<'a> {
@@ -153,10 +156,14 @@ impl Handle {
 
     /// Reads dead letters, oldest first in each shard, after the position `after`, a value of [`Page::next`].
     pub async fn dead(&self, queue: &str, after: &str, limit: usize) -> Result<Page<Stored>, Error> {
-        let (mut shard, mut place) = after
-            .split_once(':')
-            .and_then(|(shard, place)| Some((shard.parse::<usize>().ok()?, place.parse::<u64>().ok()?)))
-            .unwrap_or_default();
+        let (mut shard, mut place) = match after {
+            "" => (0, 0),
+            after => after
+                .split_once(':')
+                .and_then(|(shard, place)| Some((shard.parse::<usize>().ok()?, place.parse::<u64>().ok()?)))
+                .filter(|(shard, place)| *shard < self.inner.stores.len() && *place <= MAX_PLACE)
+                .ok_or(Error::InvalidCursor)?,
+        };
         let mut items = Vec::new();
         while let Some(store) = self.inner.stores.get(shard) {
             let wanted = (limit - items.len()) as u64;

@@ -94,4 +94,4 @@ pub use pattern::Flaw as PatternFlaw;
 pub use pull::{Handed, PullRequest, Source};
 pub use receipt::{Malformed, Receipt};
 pub use settle::Settled;
-pub use store::{Act, Configured, FACETS_LUA, Store, Stored, Taken};
+pub use store::{Act, Cleared, Configured, FACETS_LUA, Store, Stored, Taken};

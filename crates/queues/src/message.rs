@@ -30,7 +30,10 @@ impl Handle {
         after: &str,
         limit: usize,
     ) -> Result<Page<Stored>, Error> {
-        let (mut shard, mut position) = read_position(after).unwrap_or_default();
+        let (mut shard, mut position) = match after {
+            "" => Default::default(),
+            after => read_position(after, self.inner.stores.len()).ok_or(Error::InvalidCursor)?,
+        };
         let mut items = Vec::new();
         let mut left_bytes = self.inner.options.pull_bytes;
         let mut calls = 0;
@@ -93,9 +96,11 @@ impl Handle {
     }
 }
 
-/// Parses a position: shard, time and entry.
-fn read_position(after: &str) -> Option<(usize, (String, String))> {
+/// Parses a position: shard, time and entry. The last two are empty where a shard begins.
+fn read_position(after: &str, shards: usize) -> Option<(usize, (String, String))> {
     let (shard, rest) = after.split_once(':')?;
     let (at, entry) = rest.split_once(':')?;
-    Some((shard.parse().ok()?, (at.to_owned(), entry.to_owned())))
+    let shard = shard.parse().ok().filter(|shard| *shard < shards)?;
+    let is_time = !at.is_empty() && at.len() <= 16 && at.bytes().all(|byte| byte.is_ascii_digit());
+    (rest == ":" || is_time && !entry.is_empty()).then(|| (shard, (at.to_owned(), entry.to_owned())))
 }

@@ -20,7 +20,7 @@ async fn invalid_input_is_answered_clearly_and_no_message_is_lost() {
         ("q", json!({}), 422, "missing_field"),
         ("q", json!({"pattern": ".*", "colour": 1}), 422, "unknown_field"),
         ("q", json!({"pattern": ".*", "lease_seconds": 0}), 422, "out_of_range"),
-        ("q", json!({"pattern": ".*", "in_flight_limit": 0}), 422, "out_of_range"),
+        ("q", json!({"pattern": ".*", "in_flight_limit": 1_000_001}), 422, "out_of_range"),
         ("q", json!({"pattern": ".*", "weights": {"a:b": 1}}), 422, "invalid_weights"),
         ("q", json!({"pattern": ".*", "weights": {"a": 10_001}}), 422, "out_of_range"),
         ("q", json!({"pattern": ""}), 422, "invalid_pattern"),

@@ -47,8 +47,9 @@
 -- may have no events
 -- Returns `ok` and three words for each event: id, prev or `-`, tprev or `-`; within a group ids follow each other by
 -- 64. Or three words for a group: `r`, its first id, `-` for a repeat under its key; `c`, `-`, `-` for something else
--- under the key; `f`, `-`, `-` when the object's queue is full; `q`, `-`, `-` when a pull queue is full; `e`, `-`, `-` when
--- its environment stores too many bytes; `m`, `-`, `-` when memory is short and its environment uses most; `x`, `-`, `-`
+-- under the key; `f`, `-`, `-` when the object's queue is full; `q`, `-`, `-` for a message when a pull queue is full; `e`,
+-- `-`, `-` when its environment stores too many bytes; `m`, `-`, `-` when memory is short and its environment uses most; `x`,
+-- `-`, `-`
 -- when the label is not as its change expects it; `n`, `-`, `-` for a change without events. Or one word, when nothing
 -- was done: `stale` (the registry has another stamp), `empty` (the registry does not exist), `late` (a later call of
 -- this pacemaker arrived first). Or `lost` and a sequence, when nothing was done: that is the last one that this server
@@ -247,14 +248,18 @@ local function expect_touched(lanes, facets, log, clients, queues)
   end
   for q = 1, #queues do
     local queue = queues[q]
-    facets.expect('zset', queue.ring, queue.index)
+    facets.expect('zset', queue.ring, queue.index, queue.depths)
     facets.expect('hash', queue.count, queue.held)
     if queue.delays then
       facets.expect('hash', queue.later)
       facets.expect('zset', queue.delayed, queue.due)
     end
-    if queue.bounded then facets.expect('hash', queue.gaps) end
     for i = 1, #queue.envs do facets.load(queue, queue.envs[i]) end
+    if queue.bounded then
+      facets.expect('hash', queue.gaps, queue.later)
+      facets.expect('zset', queue.delayed)
+      facets.plan_drops(queue)
+    end
   end
 end
 

@@ -84,43 +84,47 @@ local function due_of(event, now)
   return due > now and due
 end
 
--- Adds an event to queues, each time to the facet of its environment.
+-- Adds an event to queues, each time to the facet of its environment. A full queue that rejects messages does not get an
+-- event, and records a gap: whoever defined the queue must not decide about the events of all clients. Messages were checked
+-- before (fits_queues).
 local function put_in_queues(facets, queues, event, segment, now, quota)
   local env, due = environment_of(event), due_of(event, now)
   for place, weight, rules in string.gmatch(event.queues, '(%d+):(%d+):?(%S*)') do
     local queue = queues[tonumber(place)]
-    local push = queue.pushes[env]
-    if not push then
-      push = { items = {}, later = {}, weight = tonumber(weight), rules = rules }
-      queue.pushes[env] = push
-      queue.envs[#queue.envs + 1] = env
-      if rules ~= '' then facets.expect('zset', queue.throttled) end
-    end
-    facets.plan(queue, env)
-    if due then
-      queue.delays = true
-      push.later[#push.later + 1] = { id = event.id, entry = event.entry, due = due }
-      charge(quota, event)
+    if event.topic and not facets.fits(queue, env, 1, false) then
+      facets.refuse(queue, env, event.id)
     else
-      push.items[#push.items + 1] = event.id
-      facets.hold(queue, segment.name, 1)
+      local push = queue.pushes[env]
+      if not push then
+        push = { items = {}, later = {}, weight = tonumber(weight), rules = rules }
+        queue.pushes[env] = push
+        queue.envs[#queue.envs + 1] = env
+        if rules ~= '' then facets.expect('zset', queue.throttled) end
+      end
+      facets.plan(queue, env, due and true or false)
+      if due then
+        queue.delays = true
+        push.later[#push.later + 1] = { id = event.id, entry = event.entry, due = due }
+        charge(quota, event)
+      else
+        push.items[#push.items + 1] = event.id
+        facets.hold(queue, segment.name, 1)
+      end
     end
   end
 end
 
--- Whether the bounded queues of a group can accept it. Signalbox's own events are never rejected: the oldest messages
--- are dropped instead.
-local function fits_queues(group, facets, queues)
-  if group.change then return true end
+-- Whether the bounded queues of a group can accept its messages. Events are accepted whatever queues match them.
+local function fits_queues(group, facets, queues, now)
   local needed = {}
   for i = 1, #group do
     local event = group[i]
-    if event.queues ~= '' and not (event.topic and string.find(event.topic.name, 'signalbox.', 1, true) == 1) then
-      local env = environment_of(event)
+    if event.queues ~= '' and not event.topic then
+      local env, is_delayed = environment_of(event), due_of(event, now) and true or false
       for place in string.gmatch(event.queues, '(%d+):%d+%S*') do
         local name = place .. ':' .. env
         needed[name] = (needed[name] or 0) + 1
-        if not facets.fits(queues[tonumber(place)], env, needed[name]) then return false end
+        if not facets.fits(queues[tonumber(place)], env, needed[name], is_delayed) then return false end
       end
     end
   end
@@ -156,7 +160,7 @@ local function refusal(group, now, to, labels, facets, queues, quota)
     if word then return word, id end
   end
   if to == 'backend' and #group > group.memory.free then return 'f' end
-  if to == 'log' and queues.bounded and not fits_queues(group, facets, queues) then return 'q' end
+  if to == 'log' and queues.bounded and not fits_queues(group, facets, queues, now) then return 'q' end
   local over = over_quota(group, quota)
   if over then return over end
   if group.change and not labels.fits(group.change) then return 'x' end

@@ -106,9 +106,9 @@ local function write_queues(facets, queues, now)
         local later = push.later[l]
         facets.push_later(queue, facet, later.id, later.entry, later.due, push.weight, push.rules)
       end
-      facets.keep_bounds(queue, facet, #push.items + #push.later, now)
       facets.add(queue, 'pushed', #push.items + #push.later)
     end
+    facets.keep_bounds(queue, now)
     facets.finish(queue)
   end
 end

@@ -1,15 +1,19 @@
--- Removes a queue that was deleted, part by part. No message is pushed to it by then.
+-- Removes a queue that was deleted, part by part. No message is pushed to it by then: it is removed only if the registry is
+-- still the one in which it was deleted. A queue that was created again under its name is not touched.
 -- KEYS[1]: zset, the ring of the queue; the queue's other keys are built from it
 -- KEYS[2]: hash, messages of queues by segment of the log
 -- KEYS[3]: zset, queues by when they have something due
--- ARGV[1]: integer, messages in a part
--- Returns 1 when there is more, 0 when nothing is left.
+-- KEYS[4]: hash, the registry of this shard
+-- ARGV[1]: string, the stamp of the registry in which the queue is deleted
+-- ARGV[2]: integer, messages in a part
+-- Returns 1 when there is more, 0 when nothing is left, -1 when the registry has another stamp (nothing was done).
 -- Caller: Store::clear
 
 local function main(facets)
   local call = redis.call
+  if call('HGET', KEYS[4], 'stamp') ~= ARGV[1] then return -1 end
   local queue = facets.open(KEYS[2], KEYS[3], KEYS[1], 0)
-  local most = tonumber(ARGV[1])
+  local most = tonumber(ARGV[2])
   local left = most
   -- Redis accepts this at its memory limit, and then everything after it. Without settings nothing is delivered, and
   -- waiting pulls are woken to detect the removal.
@@ -44,6 +48,6 @@ local function main(facets)
   facets.finish(queue)
   if left <= 0 then return 1 end
   call('UNLINK', queue.leases, queue.inflight, queue.delayed, queue.dead, queue.count, queue.index, queue.later,
-    queue.throttled, queue.rates, queue.gaps)
+    queue.throttled, queue.rates, queue.gaps, queue.depths)
   return 0
 end

@@ -3,33 +3,57 @@
 -- KEYS[1]: zset, the ring of the queue; the queue's other keys are built from it
 -- KEYS[2]: hash, messages of queues by segment of the log
 -- KEYS[3]: zset, queues by when they have something due
--- ARGV[1]: string, the environment; empty for every one
--- ARGV[2]: string, the environment after which this part begins; empty for the first part
--- ARGV[3]: integer, unix ms before which a message is too old; empty when age does not matter
--- ARGV[4]: integer, maximum number of messages, and of facets to read
+-- ARGV[1]: integer, unix ms; empty for the time of this server
+-- ARGV[2]: string, the environment; empty for every one
+-- ARGV[3]: string, the environment after which this part begins; empty for the first part
+-- ARGV[4]: integer, 1 to drop only messages that have waited for longer than the queue's retention, as the shard has it
+-- ARGV[5]: integer, maximum number of messages, and of facets to read
 -- Returns how many were dropped, and the environment after which the next part begins; empty when there is none.
--- Caller: Store::drop_waiting
+-- Caller: Store::drop_waiting, Store::drop_expired
+
+-- The oldest items of a list, at most `most`; only those that became available before `before`, if it is given. They are read
+-- in steps, because most facets have none that is too old.
+local function oldest(facets, list, before, most)
+  if not before then return redis.call('LRANGE', list, 0, most - 1) end
+  local items, step = {}, 1
+  while #items < most do
+    local from = #items
+    local part = redis.call('LRANGE', list, from, math.min(from + step, most) - 1)
+    for i = 1, #part do
+      if not facets.available_before(part[i], before) then return items end
+      items[from + i] = part[i]
+    end
+    if #part < step then return items end
+    step = step * 8
+  end
+  return items
+end
 
 local function main(facets)
   local call = redis.call
   local queue = facets.configured(KEYS[2], KEYS[3], KEYS[1])
   if not queue then return { 0, '' } end
-  local only, before, most = ARGV[1], tonumber(ARGV[3]), tonumber(ARGV[4])
-  local first = ARGV[2] == '' and '-' or '(' .. ARGV[2]
+  local only, most, before = ARGV[2], tonumber(ARGV[5]), nil
+  if ARGV[4] == '1' then
+    if not queue.retention then return { 0, '' } end
+    before = facets.now(ARGV[1]) - queue.retention
+  end
+  local first = ARGV[3] == '' and '-' or '(' .. ARGV[3]
   local envs = only ~= '' and { only } or call('ZRANGE', queue.index, first, '+', 'BYLEX', 'LIMIT', 0, most)
-  local plans, left, last = {}, most, ARGV[2]
+  local plans, left, last = {}, most, ARGV[3]
   local more = only == '' and #envs == most
   for _, env in ipairs(envs) do
-    local facet = facets.load(queue, env)
-    local items = call('LRANGE', facet.list, 0, left - 1)
-    local n = 0
-    while n < #items and (not before or facets.since(items[n + 1]) < before) do n = n + 1 end
-    if n > 0 then plans[#plans + 1] = { facet = facet, items = items, n = n } end
-    left = left - n
-    if left == 0 and facet.waiting > n then
-      -- The next part begins with this facet again.
-      more = true
-      break
+    local items = oldest(facets, queue.base .. ':' .. env, before, left)
+    local n = #items
+    if n > 0 then
+      local facet = facets.load(queue, env)
+      plans[#plans + 1] = { facet = facet, items = items, n = n }
+      left = left - n
+      if left == 0 and facet.waiting > n then
+        -- The next part begins with this facet again.
+        more = true
+        break
+      end
     end
     last = env
     if left == 0 then

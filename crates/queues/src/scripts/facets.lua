@@ -9,6 +9,10 @@
 -- its limit, and it has not used up its rate. The ring is a sorted set, so no facet is in it twice, and removing one
 -- takes no search.
 --
+-- The ranking orders facets by depth: how many of their messages wait or are delayed. A queue that is full finds in it who
+-- has most. It has no facets with fewer than two messages, and it is corrected when the depth has changed by more than an
+-- eighth, so that it costs little: quiet tenants never write to it, and noisy ones seldom do.
+--
 -- A facet's rules are the text `limit:rate`: its own limit of messages in flight and its own messages per 1,000 seconds,
 -- both without a digit if there is none. Most facets have no rules, and cost nothing for them.
 
@@ -25,6 +29,15 @@ local LATER = '0'
 local MAX_GAPS = 10000
 -- One message, in the unit of rates.
 local MESSAGE = 1000000
+-- Facets below this depth are not in the ranking.
+local MIN_RANKED = 2
+-- A depth is ranked again when it has changed by more than this part of what the ranking has.
+local RANK_TOLERANCE = 1 / 8
+-- Number of facets of the ranking, and of delayed messages, among which a full queue searches for messages to drop.
+local MAX_VICTIMS, MAX_SAMPLED = 8, 256
+-- A call drops this number of messages of a full queue for each that it adds, and some more. So a queue whose bounds were
+-- lowered shrinks to them without a long call.
+local DROPS_PER_MESSAGE, MORE_DROPS = 2, 100
 
 -- Lua's own conversion writes 1.7e+15, but ids and times must keep every digit.
 local function text(number)
@@ -79,7 +92,7 @@ function facets.segment(now)
   return text(math.floor((now - EPOCH) * 6400 / SEGMENT))
 end
 
--- When the message was accepted, or stored again if that was later: unix ms.
+-- When the message was accepted, or stored again if that was later: unix ms. The start of the segment in the second case.
 function facets.since(item)
   local number = tonumber(item)
   if number then return EPOCH + math.floor(number / 6400) end
@@ -87,6 +100,12 @@ function facets.since(item)
   local since = EPOCH + math.floor(tonumber(id) / 6400)
   local again = EPOCH + (tonumber(segment) or 0) * 10000
   return again > since and again or since
+end
+
+-- Whether a message became available before `ms`. If its body was stored again, only the segment of that moment is known, so
+-- its end is assumed: no message is too old before it has been available for the whole time.
+function facets.available_before(item, ms)
+  return facets.since(item) + (string.find(item, '@', 1, true) and 10000 or 0) < ms
 end
 
 -- A queue, by the key of its ring; `held` and `due` are keys that the queues of a shard share. `limit` is the maximum
@@ -99,6 +118,7 @@ function facets.open(held, due, ring, limit)
     leases = base .. '|leases', inflight = base .. '|inflight', delayed = base .. '|delayed',
     dead = base .. '|dead', count = base .. '|count', index = base .. '|facets', settings = base .. '|settings',
     later = base .. '|later', throttled = base .. '|throttled', rates = base .. '|rates', gaps = base .. '|gaps',
+    depths = base .. '|depths',
     facets = {}, touched = {}, deltas = {}, segments = {}, entered = {},
   }
 end
@@ -114,39 +134,85 @@ function facets.configured(held, due, ring)
   queue.limit, queue.max_attempts = tonumber(found[3]), tonumber(found[4])
   queue.retention = tonumber(found[5] or nil)
   queue.backoff, queue.max_backoff = tonumber(found[6] or 0), tonumber(found[7] or 0)
-  facets.expect('zset', queue.leases, queue.index, due)
+  facets.expect('zset', queue.leases, queue.index, queue.depths, due)
   facets.expect('hash', queue.count, held)
   return queue
 end
 
--- Sets the bounds that a publish has to respect: maximum numbers of messages of the queue and of a facet that wait or
--- are delayed (0 for none), and 1 to drop the oldest instead of rejecting new ones.
+-- Sets the bounds that a publish has to respect: numbers of messages of the queue and of a facet that wait or are delayed
+-- (0 for none), and 1 to drop the oldest instead of rejecting new ones.
 function facets.bound(queue, max, facet_max, drop)
   queue.bounded, queue.max, queue.facet_max, queue.drops = true, tonumber(max), tonumber(facet_max), drop == '1'
   local counts = redis.call('HMGET', queue.count, 'waiting', 'delayed')
-  -- These sizes include what the call adds, before it is written.
-  queue.size, queue.sizes = tonumber(counts[1] or 0) + tonumber(counts[2] or 0), {}
-  queue.written = queue.size
+  -- The size of the queue, and what the call adds to facets: waiting and delayed messages.
+  queue.size = tonumber(counts[1] or 0) + tonumber(counts[2] or 0)
+  queue.added, queue.plans, queue.fresh, queue.refused = 0, {}, 0, {}
 end
 
-local function size_of(queue, env)
-  local size = queue.sizes[env]
-  if size then return size end
-  local facet = facets.load(queue, env)
-  return facet.waiting + facet.delayed
+-- The facet of an environment, and how many messages of it wait and are delayed with what the call adds.
+local function sizes_of(queue, env)
+  local facet, plan = facets.load(queue, env), queue.plans[env]
+  return facet.waiting + (plan and plan.waiting or 0), facet.delayed + (plan and plan.delayed or 0), facet
 end
 
--- Whether a bounded queue that rejects messages can accept `count` more of an environment.
-function facets.fits(queue, env, count)
-  if not queue.bounded or queue.drops then return true end
-  return (queue.max == 0 or queue.size + count <= queue.max)
-    and (queue.facet_max == 0 or size_of(queue, env) + count <= queue.facet_max)
+-- The facets at the top of the ranking with their ranked depths, the deepest first.
+local function deepest(queue, count)
+  return redis.call('ZRANGE', queue.depths, 0, count - 1, 'REV', 'WITHSCORES')
+end
+
+-- Whether a queue that rejects messages can accept `count` more of an environment. A full queue still accepts those of a
+-- tenant that has less than its share, up to twice the bound: otherwise one tenant could lock out all others.
+local function has_space(queue, env, count)
+  local waiting, delayed, facet = sizes_of(queue, env)
+  local depth = waiting + delayed + count
+  if queue.facet_max > 0 and depth > queue.facet_max then return false end
+  if queue.max == 0 or queue.size + count <= queue.max then return true end
+  if queue.size + count > 2 * queue.max then return false end
+  local is_fresh = not facet.known and not queue.plans[env]
+  local tenants = redis.call('ZCARD', queue.index) + queue.fresh + (is_fresh and 1 or 0)
+  return depth <= math.max(1, queue.max / tenants)
+end
+
+-- Whether a queue that drops messages can accept `count` more of an environment that are delayed. It drops waiting messages,
+-- and delayed ones for another tenant's sake only. So a tenant whose own delayed messages fill the queue is rejected.
+local function has_space_later(queue, env, count)
+  local waiting, delayed = sizes_of(queue, env)
+  if queue.facet_max > 0 and delayed + count > queue.facet_max then return false end
+  if queue.max == 0 or queue.size + count <= queue.max or waiting > 0 then return true end
+  local top = deepest(queue, 2)
+  local largest = tonumber((top[1] == env and top[4] or top[2]) or 0)
+  return delayed + count <= largest
+end
+
+-- Whether a bounded queue can accept `count` more messages of an environment, which are delayed or not.
+function facets.fits(queue, env, count, is_delayed)
+  if not queue.bounded then return true end
+  if not queue.drops then return has_space(queue, env, count) end
+  return not is_delayed or has_space_later(queue, env, count)
 end
 
 -- Counts a message that a bounded queue will accept.
-function facets.plan(queue, env)
+function facets.plan(queue, env, is_delayed)
   if not queue.bounded then return end
-  queue.sizes[env], queue.size = size_of(queue, env) + 1, queue.size + 1
+  local plan = queue.plans[env]
+  if not plan then
+    if not facets.load(queue, env).known then queue.fresh = queue.fresh + 1 end
+    plan = { waiting = 0, delayed = 0 }
+    queue.plans[env] = plan
+  end
+  local place = is_delayed and 'delayed' or 'waiting'
+  plan[place] = plan[place] + 1
+  queue.size, queue.added = queue.size + 1, queue.added + 1
+end
+
+-- Counts an event that a full queue does not get, for its gap.
+function facets.refuse(queue, env, id)
+  local refused = queue.refused[env]
+  if refused then
+    refused.last, refused.count = id, refused.count + 1
+  else
+    queue.refused[env] = { first = id, last = id, count = 1 }
+  end
 end
 
 -- Whether a facet can be pulled from.
@@ -199,11 +265,11 @@ function facets.use_rate(queue, facet, now)
 end
 
 -- The fields whose stored values are remembered, so that only changed ones are written.
-local CHANGES = { 'flying', 'delayed', 'used', 'weight', 'dwell', 'rules' }
+local CHANGES = { 'flying', 'delayed', 'used', 'weight', 'dwell', 'rules', 'rank' }
 local function remember(facet)
   facet.old = {
     flying = facet.flying, delayed = facet.delayed, used = facet.used, weight = facet.weight, dwell = facet.dwell,
-    rules = facet.rules,
+    rules = facet.rules, rank = facet.rank,
   }
 end
 
@@ -212,7 +278,7 @@ function facets.load(queue, env)
   local facet = queue.facets[env]
   if facet then return facet end
   local key, list = queue.base .. '|facet:' .. env, queue.base .. ':' .. env
-  local found = redis.call('HMGET', key, 'weight', 'flying', 'delayed', 'used', 'dwell', 'rules')
+  local found = redis.call('HMGET', key, 'weight', 'flying', 'delayed', 'used', 'dwell', 'rules', 'rank')
   -- Fields that are filled in later are created here, because a table that grows is slower. `taken` and `backlog` are
   -- for pulls.
   facet = {
@@ -220,6 +286,7 @@ function facets.load(queue, env)
     flying = tonumber(found[2] or 0), delayed = tonumber(found[3] or 0), used = tonumber(found[4] or 0),
     dwell = tonumber(found[5] or nil), waiting = redis.call('LLEN', list), was_eligible = false, old = false,
     taken = false, backlog = false, rules = '', limit = queue.limit, rate = false, throttled = false,
+    rank = tonumber(found[7] or 0),
   }
   if found[6] then facets.rule(queue, facet, found[6]) end
   remember(facet)
@@ -229,8 +296,28 @@ function facets.load(queue, env)
   return facet
 end
 
+-- Whether a facet's depth differs so much from the ranked one (0 if it is not in the ranking) that it is ranked again.
+local function is_misranked(facet)
+  local depth = facet.waiting + facet.delayed
+  if depth < MIN_RANKED then return facet.rank > 0 end
+  return math.abs(depth - facet.rank) > facet.rank * RANK_TOLERANCE
+end
+
+local function rank(queue, facet)
+  if not is_misranked(facet) then return end
+  local depth = facet.waiting + facet.delayed
+  if depth < MIN_RANKED then
+    redis.call('ZREM', queue.depths, facet.env)
+    facet.rank = 0
+  else
+    redis.call('ZADD', queue.depths, text(depth), facet.env)
+    facet.rank = depth
+  end
+end
+
 -- Writes a facet, or removes it if it has no messages.
 function facets.write(queue, facet)
+  rank(queue, facet)
   if facet.waiting == 0 and facet.delayed == 0 and facet.flying == 0 then
     redis.call('DEL', facet.key)
     redis.call('ZREM', queue.index, facet.env)
@@ -241,6 +328,7 @@ function facets.write(queue, facet)
     redis.call('HSET', facet.key, 'weight', text(facet.weight), 'flying', text(facet.flying),
       'delayed', text(facet.delayed), 'used', text(facet.used), 'dwell', facet.dwell and text(facet.dwell) or '')
     if facet.rules ~= '' then redis.call('HSET', facet.key, 'rules', facet.rules) end
+    if facet.rank > 0 then redis.call('HSET', facet.key, 'rank', text(facet.rank)) end
     redis.call('ZADD', queue.index, 0, facet.env)
     facet.known = true
     remember(facet)
@@ -341,7 +429,11 @@ function facets.push(queue, facet, items, weight, rules)
   facet.waiting = facet.waiting + #items
   facets.add(queue, 'waiting', #items)
   -- Usually the eligibility of the facet does not change, and nothing else has to be written.
-  if not facet.known or facets.eligible(facet) ~= facet.was_eligible then facets.settle(queue, facet) end
+  if not facet.known or facets.eligible(facet) ~= facet.was_eligible then
+    facets.settle(queue, facet)
+  elseif is_misranked(facet) then
+    facets.write(queue, facet)
+  end
 end
 
 -- Stores a message that is delivered for the first time at `due` or later. The other arguments are those of `push`.
@@ -375,31 +467,146 @@ function facets.delay(queue, messages, dues)
   facets.add(queue, 'delayed', #messages)
 end
 
--- Drops the `count` oldest waiting messages of a facet, and records them: `gaps` has a field for each facet with the
--- lowest and the highest id, the number of messages, and the time of the last drop.
-function facets.drop_oldest(queue, facet, count, now)
-  local items = redis.call('LPOP', facet.list, count) or {}
-  if #items == 0 then return end
-  local name = facet.env
-  local gap = redis.call('HGET', queue.gaps, name)
+-- Records messages of an environment that a full queue dropped or did not get: `gaps` has a field for each environment with
+-- the lowest and the highest id, the number of messages, and the time of the last drop.
+local function note_gap(queue, env, lowest, highest, count, now)
+  local gap = redis.call('HGET', queue.gaps, env)
   if not gap and redis.call('HLEN', queue.gaps) >= MAX_GAPS then
-    name = ''
-    gap = redis.call('HGET', queue.gaps, name)
+    env = ''
+    gap = redis.call('HGET', queue.gaps, env)
   end
   local first, last, number = string.match(gap or '', '^(%d+) (%d+) (%d+) ')
   first, last, number = tonumber(first), tonumber(last), tonumber(number or 0)
-  for i = 1, #items do
-    local id, segment = facets.item(items[i])
-    facets.hold(queue, segment, -1)
-    id = tonumber(id)
-    first, last = math.min(first or id, id), math.max(last or id, id)
+  first, last = math.min(first or lowest, lowest), math.max(last or highest, highest)
+  redis.call('HSET', queue.gaps, env, table.concat({ text(first), text(last), text(number + count), text(now) }, ' '))
+  facets.add(queue, 'dropped', count)
+end
+
+-- Limits how many messages of each facet a full queue has to drop, so that the deepest ones become equally deep. Each victim
+-- is { facet, depth, touched }; those that the call has added to are dropped from last, if they are as deep as others.
+-- Sets `take`.
+local function level(victims, over)
+  table.sort(victims, function(a, b)
+    if a.depth ~= b.depth then return a.depth > b.depth end
+    if a.touched ~= b.touched then return b.touched end
+    return a.facet.env < b.facet.env
+  end)
+  local depth, count = 0, 0
+  for i = 1, #victims do
+    depth, count = victims[i].depth, i
+    local below = victims[i + 1] and victims[i + 1].depth or 0
+    if (depth - below) * i >= over then break end
+    over, depth = over - (depth - below) * i, below
   end
-  facet.waiting = facet.waiting - #items
-  redis.call('HSET', queue.gaps, name,
-    table.concat({ text(first), text(last), text(number + #items), text(now) }, ' '))
+  local each = math.floor(over / math.max(count, 1))
+  local more = over - each * count
+  for i = 1, count do
+    local take = victims[i].depth - depth + each + (i <= more and 1 or 0)
+    victims[i].take = math.min(take, victims[i].depth)
+  end
+end
+
+-- Facets among which a full queue searches for messages to drop, with the depths that they have after the call: those at
+-- the top of the ranking, the one whose turn it is, and those that the call adds to.
+local function find_victims(queue, taken)
+  local victims, seen = {}, {}
+  local function add(env)
+    if not env or seen[env] then return end
+    seen[env] = true
+    local waiting, delayed, facet = sizes_of(queue, env)
+    victims[#victims + 1] = {
+      facet = facet, depth = waiting + delayed - (taken[env] or 0), touched = queue.plans[env] and true or false, take = 0,
+    }
+  end
+  local top = deepest(queue, MAX_VICTIMS)
+  for i = 1, #top, 2 do add(top[i]) end
+  add(redis.call('ZRANGE', queue.ring, 0, 0)[1])
+  for env in pairs(queue.plans) do add(env) end
+  return victims
+end
+
+-- Delayed messages by environment, from a sample: the tenant that has most of them is in it. Those that are due last are
+-- first.
+local function sample_delayed(queue)
+  local found, by_env = redis.call('ZRANDMEMBER', queue.delayed, MAX_SAMPLED, 'WITHSCORES'), {}
+  for i = 1, #found, 2 do
+    local item, env = string.match(found[i], '^(%S+) (.*)$')
+    local list = by_env[env] or {}
+    by_env[env] = list
+    list[#list + 1] = { member = found[i], item = item, due = tonumber(found[i + 1]) }
+  end
+  for _, list in pairs(by_env) do
+    table.sort(list, function(a, b)
+      if a.due ~= b.due then return a.due > b.due end
+      return a.member > b.member
+    end)
+  end
+  return by_env
+end
+
+-- Plans what a queue drops that exceeds its bounds, before the first write: first the oldest messages of each facet that
+-- has too many, then those of the deepest facets. `drops` has for each facet how many waiting messages, and which delayed
+-- ones, if too few wait.
+function facets.plan_drops(queue)
+  if not queue.bounded or not queue.drops or queue.added == 0 then return end
+  local most, taken, drops, size = DROPS_PER_MESSAGE * queue.added + MORE_DROPS, {}, {}, queue.size
+  for env in pairs(queue.plans) do
+    local waiting, delayed = sizes_of(queue, env)
+    local over = queue.facet_max > 0 and math.min(waiting + delayed - queue.facet_max, waiting, most) or 0
+    if over > 0 then taken[env], size = over, size - over end
+  end
+  local over = queue.max > 0 and math.min(size - queue.max, most) or 0
+  if over > 0 then
+    local victims = find_victims(queue, taken)
+    level(victims, over)
+    for _, victim in ipairs(victims) do
+      if victim.take > 0 then taken[victim.facet.env] = (taken[victim.facet.env] or 0) + victim.take end
+    end
+  end
+  local sampled
+  for env, count in pairs(taken) do
+    local waiting, _, facet = sizes_of(queue, env)
+    local drop = { facet = facet, waiting = math.min(count, waiting), delayed = {} }
+    if count > waiting then
+      sampled = sampled or sample_delayed(queue)
+      for i = 1, math.min(count - waiting, #(sampled[env] or {})) do drop.delayed[i] = sampled[env][i] end
+    end
+    drops[#drops + 1] = drop
+  end
+  queue.dropping = drops
+end
+
+-- Drops waiting and delayed messages of a facet.
+local function drop_from(queue, drop, now)
+  local facet = drop.facet
+  local items = drop.waiting > 0 and redis.call('LPOP', facet.list, drop.waiting) or {}
+  local lowest, highest
+  local function drop_one(item)
+    local id, segment = facets.item(item)
+    facets.release(queue, id, segment, facet.env)
+    id = tonumber(id)
+    lowest, highest = math.min(lowest or id, id), math.max(highest or id, id)
+  end
+  for i = 1, #items do drop_one(items[i]) end
+  for i = 1, #drop.delayed do
+    redis.call('ZREM', queue.delayed, drop.delayed[i].member)
+    drop_one(drop.delayed[i].item)
+  end
+  if not lowest then return end
+  facet.waiting, facet.delayed = facet.waiting - #items, facet.delayed - #drop.delayed
   facets.add(queue, 'waiting', -#items)
-  facets.add(queue, 'dropped', #items)
+  facets.add(queue, 'delayed', -#drop.delayed)
+  note_gap(queue, facet.env, lowest, highest, #items + #drop.delayed, now)
   facets.settle(queue, facet)
+end
+
+-- Drops what exceeds the bounds of a queue, and records what it did not get.
+function facets.keep_bounds(queue, now)
+  if not queue.bounded then return end
+  for _, drop in ipairs(queue.dropping or {}) do drop_from(queue, drop, now) end
+  for env, refused in pairs(queue.refused) do
+    note_gap(queue, env, tonumber(refused.first), tonumber(refused.last), refused.count, now)
+  end
 end
 
 -- Returns messages to the heads of their facets, in the order of their ids. Each is { env, item, id }.
@@ -431,19 +638,6 @@ function facets.bury(queue, messages, reason, now, keep)
     redis.call('LPOP', queue.dead, over)
     facets.add(queue, 'dropped', over)
   end
-end
-
--- If the queue exceeds its bounds after `added` messages were added to a facet, drops the facet's oldest messages.
-function facets.keep_bounds(queue, facet, added, now)
-  if not queue.bounded then return end
-  local over = 0
-  queue.written = queue.written + added
-  if queue.max > 0 then over = queue.written - queue.max end
-  if queue.facet_max > 0 then over = math.max(over, facet.waiting + facet.delayed - queue.facet_max) end
-  over = math.min(over, facet.waiting)
-  if over <= 0 then return end
-  queue.written = queue.written - over
-  facets.drop_oldest(queue, facet, over, now)
 end
 
 -- The message in flight with this id, from its stored value: `nonce attempts item environment`. nil without a value. The

@@ -75,7 +75,7 @@ local function pick_of(facets, facet, pull, picked, credit)
     local since, body = facets.since(item), redis.call('HGET', log .. segment, id)
     if not body then
       lost[#lost + 1] = segment
-    elseif since < pull.oldest then
+    elseif facets.available_before(item, pull.oldest) then
       expired[#expired + 1] = segment
       picked.full = #expired >= MAX_EXPIRED
     elseif #messages > 0 and picked.bytes + #body > pull.max_bytes then

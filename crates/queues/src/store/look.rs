@@ -55,22 +55,13 @@ impl Store {
         Ok(words.chunks_exact(3).map(finding).collect())
     }
 
-    /// The states of queues for housekeeping, in one round trip.
-    pub async fn states(&self, queues: &[&str]) -> Result<Vec<QueueState>, Error> {
-        if queues.is_empty() {
-            return Ok(Vec::new());
-        }
+    /// The state of a queue for housekeeping.
+    pub async fn state(&self, queue: &str) -> Result<QueueState, Error> {
         let mut batch = self.redis().batch();
-        for queue in queues {
-            batch.add("HGET", &self.keys(queue).settings(), "settled");
-            batch.add("HGET", &self.keys(queue).count(), "waiting");
-        }
-        let numbers: Vec<Option<u64>> = batch.query().await?;
-        let state = |pair: &[Option<u64>]| QueueState {
-            revision: pair.first().copied().flatten(),
-            waiting: pair.get(1).copied().flatten().unwrap_or_default(),
-        };
-        Ok(numbers.chunks(2).map(state).collect())
+        batch.add("HGET", &self.keys(queue).settings(), "settled");
+        batch.add("HGET", &self.keys(queue).count(), "waiting");
+        let (revision, waiting): (Option<u64>, Option<u64>) = batch.query().await?;
+        Ok(QueueState { revision, waiting: waiting.unwrap_or_default() })
     }
 
     /// Statistics of queues in this shard: the script's counters, and the numbers of facets and of dead letters.

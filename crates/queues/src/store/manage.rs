@@ -16,7 +16,7 @@ scripts! {
 }
 
 /// Maximum number of facets that one call configures.
-const FACETS: usize = 500;
+const FACETS: usize = 200;
 /// Maximum number of messages that one call drops or examines.
 const PART: usize = 2_000;
 /// Maximum number of dead letters that one call reads.
@@ -36,55 +36,107 @@ fn read_letter(stored: &[u8]) -> Option<Stored> {
 /// The result of configuring a shard.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Configured {
-    /// The definition, or a newer one, is in effect in the shard.
+    /// The definition is in effect in the shard.
     Done,
-    /// The registry has changed.
+    /// The registry has changed, or a newer definition is being put into effect.
+    Stale,
+}
+
+/// The result of removing a part of a deleted queue.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Cleared {
+    /// More remains.
+    Part,
+    /// Nothing remains.
+    All,
+    /// The registry has another stamp. Nothing was done.
     Stale,
 }
 
 impl Store {
-    /// Makes a definition take effect in this shard, unless the registry that it comes from (`stamp`) has
-    /// changed.
+    /// Makes a definition take effect in this shard. It must come from the registry with this `stamp`. If one of `known`, which
+    /// are earlier definitions of the queue, is in effect for all facets, only the facets that differ from it are changed.
     pub async fn configure(
         &self,
         queue: &str,
         stamp: &str,
         definition: &Definition,
+        known: &[&Definition],
     ) -> Result<Configured, Error> {
-        let registry = keys::bus::bus(self.shard.tag()).registry();
-        let mut cursor = String::new();
-        loop {
-            let (stale, next): (u8, String) = self
-                .call(&CONFIGURE, queue)
-                .key(&registry)
-                .arg(stamp)
-                .arg(definition.revision)
-                .arg(definition.lease_ms)
-                .arg(definition.in_flight_limit.unwrap_or_default())
-                .arg(definition.max_attempts)
-                .arg(definition.retention_seconds * 1000)
-                .arg(definition.backoff_ms)
-                .arg(definition.max_backoff_ms)
-                .arg(cursor)
-                .arg(FACETS)
-                .arg(flat(definition))
-                .run(self.redis())
-                .await?;
-            if stale == 1 {
+        let keys = self.keys(queue);
+        let settled: Option<u64> =
+            self.redis().command("HGET").key(&keys.settings()).arg("settled").query().await?;
+        if settled == Some(definition.revision) {
+            return Ok(Configured::Done);
+        }
+        let part = |base: Option<u64>| Part { queue, stamp, definition, base, is_last: false };
+        let is_base = |base: &&&Definition| {
+            Some(base.revision) == settled && base.in_flight_limit == definition.in_flight_limit
+        };
+        if let Some(base) = known.iter().find(is_base) {
+            let names = definition.differences(base);
+            let mut parts = names.chunks(FACETS).peekable();
+            loop {
+                let names = parts.next().unwrap_or_default();
+                let part = Part { is_last: parts.peek().is_none(), ..part(settled) };
+                let done = self.configure_part(part, names).await?;
+                if done != Configured::Done || part.is_last {
+                    return Ok(done);
+                }
+            }
+        }
+        // The facet whose turn it is comes first, and environments with a rate may have no messages.
+        let mut first: Vec<String> =
+            self.redis().command("ZRANGE").key(&keys.ring()).arg((0, 0)).query().await?;
+        let rated: Vec<String> = self.redis().command("HKEYS").key(&keys.rates()).query().await?;
+        first.extend(rated);
+        for names in first.chunks(FACETS) {
+            if self.configure_part(part(None), names).await? != Configured::Done {
                 return Ok(Configured::Stale);
             }
-            if next.is_empty() {
-                return Ok(Configured::Done);
-            }
-            cursor = next;
         }
+        let mut after = String::new();
+        loop {
+            let names = self.facets_after(queue, &after, FACETS).await?;
+            let part = Part { is_last: names.len() < FACETS, ..part(None) };
+            let done = self.configure_part(part, &names).await?;
+            match names.into_iter().next_back() {
+                Some(last) if !part.is_last && done == Configured::Done => after = last,
+                _ => return Ok(done),
+            }
+        }
+    }
+
+    async fn configure_part(&self, part: Part<'_>, names: &[String]) -> Result<Configured, Error> {
+        let Part { queue, stamp, definition, base, is_last } = part;
+        let settings = names
+            .iter()
+            .flat_map(|name| [name.clone(), definition.weight(name).to_string(), definition.rules(name)]);
+        let refusal: u8 = self
+            .call(&CONFIGURE, queue)
+            .key(&keys::bus::bus(self.shard.tag()).registry())
+            .arg(stamp)
+            .arg(definition.revision)
+            .arg(definition.lease_ms)
+            .arg(definition.in_flight_limit.unwrap_or_default())
+            .arg(definition.max_attempts)
+            .arg(definition.retention_seconds * 1000)
+            .arg(definition.backoff_ms)
+            .arg(definition.max_backoff_ms)
+            .arg(base.map(|base| base.to_string()).unwrap_or_default())
+            .arg(u8::from(is_last))
+            .arg(settings.collect::<Vec<_>>())
+            .run(self.redis())
+            .await?;
+        Ok(if refusal == 0 { Configured::Done } else { Configured::Stale })
     }
 
     /// Drops waiting messages of one facet or of all.
     pub(crate) async fn drop_waiting(&self, queue: &str, environment: Option<&str>) -> Result<u64, Error> {
         let (mut dropped, mut cursor) = (0, String::new());
         loop {
-            let (part, next) = self.drop_part(queue, environment, None, &cursor, PART).await?;
+            let only = environment.unwrap_or_default();
+            let (part, next) = self.drop_part(queue, only, &cursor, false, PART).await?;
             dropped += part;
             if next.is_empty() {
                 return Ok(dropped);
@@ -93,19 +145,25 @@ impl Store {
         }
     }
 
-    /// Drops one part of these; only those accepted before `before_ms`, if it is given. Returns where the next part begins, or nothing at the end.
-    pub async fn drop_part(
+    /// Drops a part of the messages that have waited for longer than the queue's retention, at most `most`. Returns their
+    /// number, and where the next part begins; an empty text at the end.
+    pub async fn drop_expired(&self, queue: &str, cursor: &str, most: usize) -> Result<(u64, String), Error> {
+        self.drop_part(queue, "", cursor, true, most).await
+    }
+
+    async fn drop_part(
         &self,
         queue: &str,
-        environment: Option<&str>,
-        before_ms: Option<u64>,
+        environment: &str,
         cursor: &str,
+        only_expired: bool,
         most: usize,
     ) -> Result<(u64, String), Error> {
         self.call(&DROP_WAITING, queue)
-            .arg(environment.unwrap_or_default())
+            .arg(self.clock.argument())
+            .arg(environment)
             .arg(cursor)
-            .arg(before_ms.map(|ms| ms.to_string()).unwrap_or_default())
+            .arg(u8::from(only_expired))
             .arg(most)
             .run(self.redis())
             .await
@@ -135,9 +193,15 @@ impl Store {
         }
     }
 
-    /// Removes a part of a deleted queue. Returns true if more remains.
-    pub async fn clear(&self, queue: &str) -> Result<bool, Error> {
-        Ok(self.call(&CLEAR, queue).arg(PART).run::<i64>(self.redis()).await? == 1)
+    /// Removes a part of a queue that is deleted in the registry with this `stamp`.
+    pub async fn clear(&self, queue: &str, stamp: &str) -> Result<Cleared, Error> {
+        let registry = keys::bus::bus(self.shard.tag()).registry();
+        let call = self.call(&CLEAR, queue).key(&registry).arg(stamp).arg(PART);
+        Ok(match call.run::<i64>(self.redis()).await? {
+            1 => Cleared::Part,
+            0 => Cleared::All,
+            _ => Cleared::Stale,
+        })
     }
 
     /// Dead letters from an index on, oldest first.
@@ -186,6 +250,17 @@ impl Store {
             .await?;
         Ok(u64::try_from(taken).ok().map(|taken| (taken, u64::try_from(next).ok())))
     }
+}
+
+/// A part of the work of putting a definition into effect.
+#[derive(Clone, Copy)]
+struct Part<'a> {
+    queue: &'a str,
+    stamp: &'a str,
+    definition: &'a Definition,
+    /// The revision that is in effect, if the parts contain only what differs from it.
+    base: Option<u64>,
+    is_last: bool,
 }
 
 /// Environments, weights and rules as a flat list.

@@ -26,7 +26,7 @@ use std::sync::Arc;
 
 use signalbox_store::{Call, Clock, Error, Fabric, FabricRole, Script, Shard, Subscription, keys};
 
-pub use manage::Configured;
+pub use manage::{Cleared, Configured};
 pub use message::{Act, Stored};
 pub use pull::Taken;
 pub(super) use pull::{Consumer, PullCall, PullReply, Pulled};

@@ -111,11 +111,16 @@ impl Store {
 
     /// The queue whose next sweep is due first, and its time in unix milliseconds.
     pub async fn next_due(&self) -> Result<Option<(String, u64)>, Error> {
+        Ok(self.next_dues(1).await?.into_iter().next())
+    }
+
+    /// The first queues in the order of their next sweeps, at most `most`.
+    pub(crate) async fn next_dues(&self, most: usize) -> Result<Vec<(String, u64)>, Error> {
         let key = keys::queues::shared(self.shard.tag()).due();
         let first: Vec<(String, f64)> =
-            self.redis().command("ZRANGE").key(&key).arg((0, 0, "WITHSCORES")).query().await?;
+            self.redis().command("ZRANGE").key(&key).arg((0, most - 1, "WITHSCORES")).query().await?;
         // Scores are whole milliseconds.
         #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
-        Ok(first.into_iter().next().map(|(queue, due)| (queue, due as u64)))
+        Ok(first.into_iter().map(|(queue, due)| (queue, due as u64)).collect())
     }
 }

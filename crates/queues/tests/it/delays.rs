@@ -160,3 +160,21 @@ async fn a_message_beyond_its_retention_is_not_delivered() {
     assert_eq!(hands.labels(9).await, ["x"]);
     assert_eq!(hands.queues.numbers(&[Q]).await.unwrap()[0].dropped, 1_200);
 }
+
+/// The body of a delayed message is stored again when the delay ends, and only the ten seconds of that moment are known.
+#[tokio::test]
+async fn a_delayed_message_is_available_for_the_whole_retention() {
+    let server = Server::in_memory().await;
+    let hands = Hands::with(&server, 1, 3_600_000).await;
+    hands.put(Q, NewQueue { retention_seconds: Some(3), ..wanted(".*") }).await;
+    // The delay ends just before the end of a segment.
+    push_later(&hands, "1", "late", 9_900).await;
+    push_later(&hands, "1", "second", 9_900).await;
+    hands.time.advance(9_900);
+    hands.sweep().await;
+    assert_eq!(hands.queues.stores()[0].drop_expired(Q, "", 100).await.unwrap(), (0, String::new()));
+    assert_eq!(hands.labels(1).await, ["late"]);
+    hands.time.advance(13_101);
+    assert_eq!(hands.queues.stores()[0].drop_expired(Q, "", 100).await.unwrap(), (1, String::new()));
+    hands.assert_true(Q, "the retention is over").await;
+}

@@ -3,7 +3,9 @@
 use super::support::*;
 use signalbox_api::queues::NewQueue;
 use signalbox_bus::{Error as BusError, Kind, NewEvent, Wanted as Subscription};
-use signalbox_queues::{Configured, DeadLetters, Definition, Error, Flaw, PullRequest, Settled, Stored};
+use signalbox_queues::{
+    Cleared, Configured, DeadLetters, Definition, Error, Flaw, PullRequest, Settled, Stored,
+};
 
 /// The original called a function that was nowhere, so no message ever reached a queue.
 #[tokio::test]
@@ -257,15 +259,16 @@ async fn purged_and_dropped_messages_are_gone_and_those_in_flight_only_with_thei
 #[tokio::test]
 async fn messages_that_are_too_old_are_dropped_from_the_head_in_parts() {
     let server = Server::in_memory().await;
-    let hands = Hands::new(&server).await;
+    let hands = Hands::with(&server, 1, 3_600_000).await;
+    hands.put(Q, wanted(".*")).await;
     hands.push(&[("1", "a"), ("1", "b"), ("2", "c")]).await;
     hands.time.advance(5_000);
     hands.push(&[("1", "d"), ("3", "e")]).await;
-    let before = hands.time.0.load(std::sync::atomic::Ordering::SeqCst) - 4_000;
+    hands.put(Q, NewQueue { retention_seconds: Some(4), ..wanted(".*") }).await;
     let store = &hands.queues.stores()[0];
     let (mut dropped, mut cursor, mut parts) = (0, String::new(), 0);
     loop {
-        let (part, next) = store.drop_part(Q, None, Some(before), &cursor, 1).await.unwrap();
+        let (part, next) = store.drop_expired(Q, &cursor, 1).await.unwrap();
         hands.assert_true(Q, "a part").await;
         dropped += part;
         parts += 1;
@@ -315,7 +318,7 @@ async fn a_shard_without_the_definition_reports_it() {
     let definition = Definition::new(Q, NewQueue { in_flight_limit: Some(1), ..wanted(".*") }, None).unwrap();
     let store = &hands.queues.stores()[0];
     let stamp = hands.bus.handle.stamp();
-    assert_eq!(store.configure(Q, &stamp, &definition).await.unwrap(), Configured::Done);
+    assert_eq!(store.configure(Q, &stamp, &definition, &[]).await.unwrap(), Configured::Stale);
     assert_eq!(hands.field("queue:q|settings", "in_flight_limit").await, Some(0));
     // Housekeeping completes an interrupted change: here weights that never arrived.
     hands.push(&[("1", "a")]).await;
@@ -333,8 +336,87 @@ async fn a_shard_without_the_definition_reports_it() {
     let stamp = hands.bus.handle.stamp();
     hands.put("other", wanted(".*")).await;
     let newest = Definition { revision: 99, ..definition };
-    assert_eq!(store.configure(Q, &stamp, &newest).await.unwrap(), Configured::Stale);
+    assert_eq!(store.configure(Q, &stamp, &newest, &[]).await.unwrap(), Configured::Stale);
     assert_eq!(hands.field("queue:q|settings", "in_flight_limit").await, Some(0));
+}
+
+/// A pacemaker was paused between reading that the queue is deleted and removing its messages.
+#[tokio::test]
+async fn a_late_removal_does_not_touch_a_queue_that_was_created_again() {
+    let server = Server::in_memory().await;
+    let hands = Hands::with(&server, 1, 3_600_000).await;
+    hands.put(Q, wanted(".*")).await;
+    let stamp = hands.bus.handle.stamp();
+    hands.bus.handle.delete_queue(Q).await.unwrap();
+    hands.put(Q, wanted(".*")).await;
+    hands.push(&[("1", "a"), ("1", "b")]).await;
+    assert_eq!(hands.queues.stores()[0].clear(Q, &stamp).await.unwrap(), Cleared::Stale);
+    hands.assert_true(Q, "a late removal").await;
+    assert_eq!(hands.labels(9).await, ["a", "b"]);
+}
+
+/// The fabric had committed the queue, but the shard did not have its settings yet.
+#[tokio::test]
+async fn a_sweep_before_the_settings_arrive_does_not_delay_a_message() {
+    let server = Server::in_memory().await;
+    let hands = Hands::with(&server, 1, 3_600_000).await;
+    hands.put(Q, wanted(".*")).await;
+    hands.try_push(&[("1", "late")], Some(signalbox_bus::Delay::After(1_000))).await;
+    hands.redis.command("DEL").arg("queue:q|settings").run().await.unwrap();
+    hands.time.advance(1_000);
+    hands.sweep().await;
+    assert!(hands.bus.handle.configure_queue(Q).await.unwrap());
+    hands.assert_true(Q, "the settings have arrived").await;
+    hands.sweep().await;
+    assert_eq!(hands.labels(9).await, ["late"]);
+}
+
+#[tokio::test]
+async fn a_damaged_queue_stops_neither_the_sweeps_nor_the_retention_of_others() {
+    let server = Server::in_memory().await;
+    let hands = Hands::new(&server).await;
+    hands.put(Q, NewQueue { retention_seconds: Some(60), ..wanted("1:.*") }).await;
+    hands.put("damaged", wanted("2:.*")).await;
+    for (command, arguments) in
+        [("DEL", vec!["queue:damaged|settings"]), ("SET", vec!["queue:damaged|settings", "x"])]
+    {
+        hands.redis.command(command).arg(arguments).run().await.unwrap();
+    }
+    hands.redis.command("ZADD").arg(("queue:|due", 1, "damaged")).run().await.unwrap();
+    hands.push(&[("1", "old")]).await;
+    hands.time.advance(61_000);
+    eventually("the retention of the other queue", || async {
+        equal(hands.queues.numbers(&[Q]).await.unwrap()[0].dropped, 1)
+    })
+    .await;
+    hands.try_push(&[("1", "late")], Some(signalbox_bus::Delay::After(1_000))).await;
+    hands.time.advance(1_000);
+    let shutdown = tokio_util::sync::CancellationToken::new();
+    let sweeper = tokio::spawn(hands.queues.clone().run(shutdown.clone()));
+    eventually("a sweep of the other queue", || async {
+        equal(hands.queues.numbers(&[Q]).await.unwrap()[0].waiting, 1)
+    })
+    .await;
+    shutdown.cancel();
+    sweeper.await.unwrap();
+}
+
+#[tokio::test]
+async fn positions_that_no_page_returned_are_rejected() {
+    let server = Server::in_memory().await;
+    let hands = Hands::new(&server).await;
+    for after in ["zzz", "99:0", "0:abc", "0:18446744073709551615", "0:9223372036854775807", ":", "-1:0"] {
+        let dead = hands.queues.dead(Q, after, 9).await;
+        assert!(matches!(dead, Err(Error::InvalidCursor)), "{after}: {dead:?}");
+    }
+    for after in ["zzz", "99:1:x", "0:abc:x", "0:1", "0::x", "0:1:", "0:99999999999999999999:x", "0:-1:x"] {
+        for place in
+            [signalbox_api::queues::MessageState::InFlight, signalbox_api::queues::MessageState::Delayed]
+        {
+            let listed = hands.queues.list(Q, place, None, after, 9).await;
+            assert!(matches!(listed, Err(Error::InvalidCursor)), "{after}: {listed:?}");
+        }
+    }
 }
 
 /// Events of the bus are messages, in the same step as their batches.

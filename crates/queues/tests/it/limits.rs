@@ -107,6 +107,111 @@ async fn a_full_queue_rejects_new_messages_or_drops_the_oldest_with_a_gap() {
     assert_eq!(hands.queues.gaps(Q).await.unwrap(), []);
 }
 
+fn many<'a>(environment: &'a str, count: usize) -> Vec<(&'a str, &'a str)> {
+    vec![(environment, "x"); count]
+}
+
+async fn depths(hands: &Hands, environments: &[&str]) -> Vec<(u64, u64)> {
+    let mut depths = Vec::new();
+    for environment in environments {
+        let found = hands.queues.facets_named(Q, &[(*environment).to_owned()]).await.unwrap();
+        depths.push(found.first().map_or((0, 0), |facet| (facet.waiting, facet.delayed)));
+    }
+    depths
+}
+
+#[tokio::test]
+async fn a_full_queue_drops_messages_of_the_tenant_that_has_most() {
+    let server = Server::in_memory().await;
+    let hands = Hands::with(&server, 1, 3_600_000).await;
+    let bounded = NewQueue { max_waiting: Some(100), overflow: Overflow::DropOldest, ..wanted(".*") };
+    hands.put(Q, bounded.clone()).await;
+    hands.push(&many("noisy", 100)).await;
+    hands.push(&many("quiet", 5)).await;
+    hands.assert_true(Q, "full").await;
+    assert_eq!(depths(&hands, &["noisy", "quiet"]).await, [(95, 0), (5, 0)]);
+    let gaps = hands.queues.gaps(Q).await.unwrap();
+    let gaps: Vec<_> = gaps.iter().map(|gap| (gap.environment.as_deref(), gap.messages)).collect();
+    assert_eq!(gaps, [(Some("noisy"), 5)]);
+    // Two that are equal share what remains, and a third that has less loses nothing.
+    hands.push(&many("also-noisy", 150)).await;
+    hands.assert_true(Q, "two noisy ones").await;
+    let [(noisy, _), (also, _), quiet] = depths(&hands, &["noisy", "also-noisy", "quiet"]).await[..] else {
+        panic!()
+    };
+    assert_eq!((noisy + also, quiet), (95, (5, 0)));
+    assert!(noisy.abs_diff(also) <= 1, "{noisy} and {also}");
+    // A lower bound is reached within a few messages, with bounded work for each.
+    hands.put(Q, NewQueue { max_waiting: Some(10), ..bounded }).await;
+    hands.push(&many("quiet", 1)).await;
+    hands.assert_true(Q, "a lower bound").await;
+    let sum: u64 =
+        depths(&hands, &["noisy", "also-noisy", "quiet"]).await.iter().map(|(waiting, _)| waiting).sum();
+    assert_eq!(sum, 10);
+}
+
+#[tokio::test]
+async fn delayed_messages_are_bounded_and_leave_space_for_others() {
+    let server = Server::in_memory().await;
+    let hands = Hands::with(&server, 1, 3_600_000).await;
+    let bounded = NewQueue { overflow: Overflow::DropOldest, ..wanted(".*") };
+    hands.put(Q, NewQueue { max_waiting: Some(10), ..bounded.clone() }).await;
+    let delay = Some(signalbox_bus::Delay::After(60_000));
+    let accepted = hands.try_push(&many("noisy", 30), delay).await;
+    assert_eq!(accepted.iter().flatten().count(), 10);
+    hands.push(&many("quiet", 3)).await;
+    hands.assert_true(Q, "delayed messages make space").await;
+    assert_eq!(depths(&hands, &["noisy", "quiet"]).await, [(0, 7), (3, 0)]);
+    assert_eq!(hands.queues.gaps(Q).await.unwrap()[0].environment.as_deref(), Some("noisy"));
+    // Another tenant's delayed message replaces one, too.
+    assert!(hands.try_push(&many("late", 1), delay).await[0].is_some());
+    hands.assert_true(Q, "another delayed message").await;
+    assert_eq!(depths(&hands, &["noisy", "quiet", "late"]).await, [(0, 6), (3, 0), (0, 1)]);
+
+    hands.queues.purge(Q, None).await.unwrap();
+    hands.put(Q, NewQueue { max_waiting_per_tenant: Some(10), ..bounded }).await;
+    let accepted = hands.try_push(&many("noisy", 30), delay).await;
+    assert_eq!(accepted.iter().flatten().count(), 10);
+    hands.push(&many("noisy", 5)).await;
+    assert_eq!(depths(&hands, &["noisy"]).await, [(0, 10)]);
+    hands.assert_true(Q, "a tenant's limit").await;
+}
+
+#[tokio::test]
+async fn a_full_queue_rejects_the_tenant_that_has_its_share_and_no_quiet_one() {
+    let server = Server::in_memory().await;
+    let hands = Hands::with(&server, 1, 3_600_000).await;
+    hands.put(Q, NewQueue { max_waiting: Some(10), ..wanted(".*") }).await;
+    let accepted = |ids: Vec<Option<u64>>| ids.iter().flatten().count();
+    assert_eq!(accepted(hands.try_push(&many("noisy", 15), None).await), 10);
+    assert_eq!(accepted(hands.try_push(&many("quiet", 9), None).await), 5, "half of ten");
+    assert_eq!(accepted(hands.try_push(&many("noisy", 1), None).await), 0);
+    assert_eq!(accepted(hands.try_push(&many("third", 9), None).await), 3, "a third of ten");
+    for n in 0..9 {
+        hands.try_push(&many(&n.to_string(), 9), None).await;
+    }
+    hands.assert_true(Q, "shares").await;
+    assert_eq!(hands.queues.numbers(&[Q]).await.unwrap()[0].waiting, 20, "twice the bound at most");
+}
+
+#[tokio::test]
+async fn a_full_queue_does_not_stop_events() {
+    let server = Server::in_memory().await;
+    let hands = Hands::with(&server, 1, 3_600_000).await;
+    hands.put("trap", NewQueue { max_waiting: Some(1), ..wanted(".*") }).await;
+    hands.put(Q, wanted(".*")).await;
+    let event = || signalbox_bus_testkit::event("https://shop.example/1");
+    let results = hands.bus.handle.publish("shop", "orders", vec![event(), event(), event()]).await;
+    let ids: Vec<u64> = results.into_iter().map(|result| result.expect("it is accepted").0).collect();
+    assert_eq!(hands.queues.numbers(&[Q]).await.unwrap()[0].waiting, 3);
+    assert_eq!(hands.queues.numbers(&["trap"]).await.unwrap()[0].waiting, 1);
+    let gap = &hands.queues.gaps("trap").await.unwrap()[0];
+    assert_eq!((gap.first, gap.last, gap.messages), (ids[1], ids[2], 2));
+    hands.assert_true("trap", "events").await;
+    // Messages are rejected: their publisher asked for this queue.
+    assert_eq!(hands.try_push(&many("shop", 1), None).await, [None]);
+}
+
 #[tokio::test]
 async fn a_pull_may_have_its_own_lease() {
     let server = Server::in_memory().await;

@@ -180,7 +180,7 @@ impl Both {
             Step::PushLater(facet, delay) => {
                 let id =
                     self.hands.try_push(&[(&facet.to_string(), "x")], Some(Delay::After(*delay))).await[0];
-                assert_eq!(id.is_some(), self.reference.takes(*facet), "{facet}");
+                assert_eq!(id.is_some(), self.reference.takes_later(*facet), "{facet}");
                 if let Some(id) = id {
                     self.reference.push_later(*facet, id, now + *delay as i64);
                     self.accepted.push((id, *facet));

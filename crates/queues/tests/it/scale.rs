@@ -86,6 +86,31 @@ async fn a_quiet_tenant_is_served_within_one_round_and_a_pull_costs_the_same_for
     assert!(before <= FACETS + 1, "{before} messages before it");
 }
 
+#[tokio::test]
+async fn the_cost_of_changing_one_tenant_does_not_depend_on_the_others() {
+    let server = Server::in_memory().await;
+    let hands = Hands::with(&server, 1, 3_600_000).await;
+    hands.put(Q, wanted(".*")).await;
+    let messages: Vec<(String, String)> = (0..5_000).map(|n| (format!("t{n}"), "x".to_owned())).collect();
+    push_all(&hands, &messages).await;
+    let paused = signalbox_api::queues::FacetSettings {
+        paused: true,
+        ..signalbox_api::queues::FacetSettings::default()
+    };
+    let before = commands(&hands).await;
+    hands.tenant(Q, "t7", paused).await;
+    let changed = commands(&hands).await;
+    hands.tenant(Q, "t7", paused).await;
+    let unchanged = commands(&hands).await;
+    assert!(changed - before < 100, "{} commands", changed - before);
+    assert!(unchanged - changed < 20, "{} commands for no change", unchanged - changed);
+    hands.assert_true(Q, "one paused tenant").await;
+    assert_eq!(hands.ring(Q).await.len(), 4_999);
+    // A limit of the queue concerns all of them.
+    hands.put(Q, signalbox_api::queues::NewQueue { in_flight_limit: Some(5), ..weights(&[("t8", 2)]) }).await;
+    hands.assert_true(Q, "another limit").await;
+}
+
 /// Processor time of the server's main thread, which is independent of other load on the machine.
 async fn microseconds(hands: &Hands) -> f64 {
     let text: String = hands.redis.command("INFO").arg("cpu").query().await.unwrap();

@@ -256,11 +256,25 @@ impl Hands {
         assert!(sums.keys().eq(index.iter()), "{when}: F1: {index:?} are active, messages have {sums:?}");
         let keys = self.strings("KEYS", &[&format!("{base}|facet:*")]).await;
         assert_eq!(keys.len(), index.len(), "{when}: F1: {keys:?}");
+        let depths: Vec<(String, f64)> = self
+            .redis
+            .command("ZRANGE")
+            .arg((format!("{base}|depths"), 0, -1, "WITHSCORES"))
+            .query()
+            .await
+            .unwrap();
+        let mut depths: BTreeMap<String, f64> = depths.into_iter().collect();
         let mut eligible = BTreeSet::new();
         for (env, [waiting, delayed, flying]) in &sums {
             let facet = self.map("HGETALL", &[&format!("{base}|facet:{env}")]).await;
             let number = |field: &str| facet[field].parse::<u64>().unwrap();
             assert_eq!((number("delayed"), number("flying")), (*delayed, *flying), "{when}: F5: {env}");
+            let (depth, ranked) = (*waiting + *delayed, depths.remove(env).unwrap_or_default());
+            let rank = facet.get("rank").map_or(0.0, |text| text.parse().unwrap());
+            assert_eq!(ranked, rank, "{when}: F8: the rank of {env}");
+            let difference = (depth as f64 - ranked).abs();
+            let is_right = if depth < 2 { ranked == 0.0 } else { difference <= ranked / 8.0 };
+            assert!(is_right, "{when}: F8: {env} has {depth} messages and is ranked at {ranked}");
             let rules = facet.get("rules").map_or("", String::as_str);
             let (own, rate) = rules.split_once(':').unwrap_or_default();
             let limit = if own.is_empty() { usual } else { own.parse().unwrap() };
@@ -271,6 +285,7 @@ impl Hands {
                 assert_eq!(number("used"), 0, "{when}: {env} keeps no turn");
             }
         }
+        assert!(depths.is_empty(), "{when}: F8: {depths:?} are ranked and not active");
         let ring = self.strings("ZRANGE", &[&format!("{base}|ring"), "0", "-1"]).await;
         assert_eq!(ring.into_iter().collect::<BTreeSet<_>>(), eligible, "{when}: F2");
         let count = self.map("HGETALL", &[&format!("{base}|count")]).await;

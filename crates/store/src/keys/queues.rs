@@ -40,12 +40,17 @@ keys! {
             "list", "while messages of the facet wait";
         /// ZSET: the environments with waiting messages, by their position in the ring. The lowest is next.
         ring() = "queue:{queue}|ring", "zset", "while a facet can be pulled from";
-        /// HASH: `weight`, `flying`, `delayed`, `used` of its turn, mean `dwell` in ms, and `rules` if the environment has
-        /// any: `limit:rate`.
+        /// HASH: `weight`, `flying`, `delayed`, `used` of its turn, mean `dwell` in ms, `rules` if the environment has any:
+        /// `limit:rate`, and `rank`: its score in `depths`.
         facet(environment: &str) = "queue:{queue}|facet:{environment}",
             "hash", "while the facet has messages";
         /// ZSET: the environments that have messages, all with score 0.
         facets() = "queue:{queue}|facets", "zset", "while a facet has messages";
+        /// ZSET: the environments with the most messages that wait or are delayed, by their number; the largest is last. A
+        /// number may differ by an eighth from the true one, and environments with a single message are missing.
+        depths() = "queue:{queue}|depths", "zset", "while a facet has two messages";
+        /// HASH: environment → the rest of its rate, and when that was computed.
+        rates() = "queue:{queue}|rates", "hash", "while the queue exists";
         /// LIST: dead letters, oldest first: MessagePack of died, attempts, reason, environment, id, body.
         dead() = "queue:{queue}|dead", "list", "until redriven or dropped";
         /// HASH: `waiting`, `inflight`, `delayed`, and totals: `pushed`, `pulled`, `acked`, `returned`, …
@@ -60,7 +65,6 @@ keys! {
         _ = "queue:{queue}|delayed", "zset", "while messages are delayed";
         _ = "queue:{queue}|later", "hash", "while messages wait for their first delivery";
         _ = "queue:{queue}|throttled", "zset", "while a facet has used up its rate";
-        _ = "queue:{queue}|rates", "hash", "while the queue exists";
         _ = "queue:{queue}|leases", "zset", "while messages are in flight";
     }
 

@@ -157,6 +157,14 @@ impl Reference {
         self.settings.drops || self.settings.max_waiting.is_none_or(|most| size < most)
     }
 
+    /// Whether the queue takes one more of `facet` that is delayed. It drops waiting messages only, so delayed ones of the
+    /// facet must stay within the limit.
+    #[must_use]
+    pub fn takes_later(&self, facet: Facet) -> bool {
+        let delayed = self.facets.get(&facet).map_or(0, |state| state.delayed);
+        self.takes(facet) && self.settings.max_waiting.is_none_or(|most| delayed < most)
+    }
+
     /// Drops the oldest waiting messages of a facet beyond the limit, after messages were accepted.
     pub fn keep_bounds(&mut self, facet: Facet) {
         let Some(most) = self.settings.max_waiting.filter(|_| self.settings.drops) else { return };

@@ -53,7 +53,8 @@ impl From<Refusal> for Problem {
             Refusal::WaitingFull => Self::new(
                 StatusCode::TOO_MANY_REQUESTS,
                 "queue_limit_reached",
-                "A queue whose pattern matches has reached its limit of waiting messages; try again later, or raise the limit.",
+                "A queue whose pattern matches has reached its limit of waiting messages, and this tenant has at least its share; \
+                 try again later, or raise the limit.",
             )
             .retry_after(1),
             Refusal::EnvironmentFull { limit } => Self::new(
@@ -127,6 +128,9 @@ impl From<Error> for Problem {
             Error::Uninitialized => uninitialized(),
             Error::Locked => Self::unavailable("credentials_locked", LOCKED_DETAIL),
             Error::NoSuchTopic => Self::not_found("unknown_topic", "unknown topic; the first event or subscription creates it"),
+            Error::InvalidCursor => {
+                Self::unprocessable("invalid_cursor", "pass the cursor of an earlier answer as it is")
+            }
             Error::NoSuchQueue => {
                 Self::not_found("unknown_queue", "unknown queue; create it with PUT /queues/{name}")
             }

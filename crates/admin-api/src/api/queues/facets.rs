@@ -20,7 +20,7 @@ use crate::http::{
 };
 use signalbox_api::queues::{Count, Facet, FacetPage, FacetPatch, FacetSettings};
 use signalbox_bus::Error;
-use signalbox_queues::{DEFAULT_WEIGHT, Definition, FacetStatus};
+use signalbox_queues::{DEFAULT_WEIGHT, Definition, FacetStatus, is_part};
 
 pub(super) fn routes() -> OpenApiRouter<App> {
     OpenApiRouter::new().routes(routes!(facets)).routes(routes!(facet, set_facet, change_facet, drop_facet))
@@ -64,6 +64,9 @@ async fn facets(
     Query(page): Query<PageQuery>,
 ) -> Result<Answer<FacetPage>, Problem> {
     let (after, limit) = page.read()?;
+    if !after.is_empty() && !is_part(&after) {
+        return Err(Error::InvalidCursor.into());
+    }
     let definition = current(&app, &name).await?.definition;
     let shown = |facets: Vec<FacetStatus>| facets.into_iter().map(|one| show(one, &definition)).collect();
     if let Some(own) = caller.environments() {

@@ -222,8 +222,8 @@ async fn drop_dead(
 
 /// List messages that were dropped because too many waited
 ///
-/// One entry for each environment whose messages exceeded `max_waiting` or `max_waiting_per_tenant` of a queue with the
-/// overflow policy `drop_oldest`. It names the first and the last message that was dropped.
+/// One entry for each environment of which a full queue dropped messages, or did not receive events. It names the first and
+/// the last of them.
 #[utoipa::path(get, path = "/queues/{name}/gaps", responses((status = 200, body = Gaps)))]
 async fn gaps(
     caller: Confined<ReadQueues, Environments>,

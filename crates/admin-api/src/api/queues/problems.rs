@@ -48,6 +48,9 @@ impl From<Error> for Problem {
             Error::Ending => {
                 Self::unavailable("shutting_down", "This pacemaker is shutting down; try again.")
             }
+            Error::InvalidCursor => {
+                Self::unprocessable("invalid_cursor", "pass the cursor of an earlier answer as it is")
+            }
             Error::NoSuchQueue => {
                 Self::not_found("unknown_queue", "unknown queue; create it with PUT /queues/{name}")
             }
