@@ -136,7 +136,9 @@ pub(super) fn projection_elsewhere(keys: &Bus<'_>, before: &Registry, after: &Re
     for topic in before.topics.keys().filter(|topic| !after.topics.contains_key(*topic)) {
         write("DEL", keys.topic(topic), Vec::new());
     }
-    for (token, generation) in after.retired.iter().filter(|(token, ended)| before.retired.get(*token) != Some(*ended)) {
+    for (token, generation) in
+        after.retired.iter().filter(|(token, ended)| before.retired.get(*token) != Some(*ended))
+    {
         // A client that subscribed again has newer lanes; its old generation still has to be removed.
         if !after.subscriptions.contains_key(token) {
             retire(keys, token, *generation, &mut write);

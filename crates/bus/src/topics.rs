@@ -67,7 +67,7 @@ pub fn is_reserved_topic(name: &str) -> bool {
 
 impl Registry {
     /// How many topics count for a client: those that it publishes to, and those of `subscribed` that have no publisher, which
-    /// exist only because somebody subscribes to them.
+    /// exist only because of subscriptions.
     pub(super) fn topics_of<'a>(&self, client: &str, subscribed: impl Iterator<Item = &'a String>) -> usize {
         let own = self.topics.values().filter(|publisher| publisher.as_deref() == Some(client)).count();
         own + subscribed.filter(|topic| self.topics.get(*topic).is_none_or(Option::is_none)).count()

@@ -343,7 +343,8 @@ async fn events(app: &Site, caller: &Caller, deadline: Instant) -> EventFacts {
 
 async fn idempotency_keys(app: &Site, deadline: Instant) -> Checked<Vec<messages::KeyUse>> {
     let used = by(deadline, "the fabric Redis", app.bus.handle().idempotency_keys_used()).await;
-    let one = |(client, percent): (&String, &u64)| messages::KeyUse { client: client.clone(), percent: *percent };
+    let one =
+        |(client, percent): (&String, &u64)| messages::KeyUse { client: client.clone(), percent: *percent };
     known(&used, |all| all.iter().map(one).collect())
 }
 

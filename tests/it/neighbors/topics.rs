@@ -40,12 +40,20 @@ async fn a_token_that_creates_topics_does_not_use_up_those_of_others() {
         let expected = if number < 10 { (200, Value::Null) } else { limit.clone() };
         assert_eq!(publish(&bus, &noisy, topic).await, expected, "{topic}");
     }
-    assert_eq!(subscribe(&bus, &noisy, &names("x", 1), &receiver.url()).await, limit, "it has all of its topics");
+    assert_eq!(
+        subscribe(&bus, &noisy, &names("x", 1), &receiver.url()).await,
+        limit,
+        "it has all of its topics"
+    );
 
     let other = bus.client("other").await;
     for round in 0..12 {
         let topics = names(&format!("round{}", "_".repeat(round)), 10);
-        assert_eq!(subscribe(&bus, &other, &topics, &receiver.url()).await, (204, Value::Null), "round {round}");
+        assert_eq!(
+            subscribe(&bus, &other, &topics, &receiver.url()).await,
+            (204, Value::Null),
+            "round {round}"
+        );
     }
     assert_eq!(subscribe(&bus, &other, &names("many", 11), &receiver.url()).await, limit);
     assert_eq!(publish(&bus, &quiet, "quiet").await, (200, Value::Null));
@@ -84,7 +92,8 @@ async fn a_token_that_uses_up_its_idempotency_keys_loses_no_key_and_does_not_sto
         assert!((500..=600).contains(&seconds), "{seconds}");
     }
     let again = keyed(&noisy, "k0").await;
-    let id = |answer: &signalbox_tests::http::Response| answer.header("X-Signalbox-Event-Id").map(str::to_owned);
+    let id =
+        |answer: &signalbox_tests::http::Response| answer.header("X-Signalbox-Event-Id").map(str::to_owned);
     assert_eq!((again.status, id(&again)), (200, id(&first)), "the oldest key is still known");
     assert_eq!(publish(&bus, &noisy, "keys_noisy").await, (200, Value::Null), "without a key");
     assert_eq!(keyed(&quiet, "k0").await.status, 200, "the keys of others");

@@ -140,8 +140,10 @@ mod tests {
     #[test]
     fn the_body_follows_the_format() {
         let gap = Gap { first: EventId(3), last: EventId(9), count: 4, reason: "dead".to_owned() };
-        let body =
-            batch(&contents(vec![event(1, Some("{\"a\": 1.0e0 ,\"a\":[]}")), event(2, None)], vec![gap]), false);
+        let body = batch(
+            &contents(vec![event(1, Some("{\"a\": 1.0e0 ,\"a\":[]}")), event(2, None)], vec![gap]),
+            false,
+        );
         assert_eq!(
             String::from_utf8(body).unwrap(),
             concat!(

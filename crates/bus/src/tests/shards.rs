@@ -70,7 +70,8 @@ async fn a_change_of_the_registry_costs_as_much_after_many_clients_have_left() {
     let server = Server::in_memory().await;
     let redis = server.open::<FabricRole>();
     let quiet = Options { deliver: false, housekeeping_ms: 3_600_000, ..quick() };
-    let pacemaker = Pacemaker::start_on(&redis, SHARDS as usize, quiet, None, Recorder::default()).ready().await;
+    let pacemaker =
+        Pacemaker::start_on(&redis, SHARDS as usize, quiet, None, Recorder::default()).ready().await;
     let bus = &pacemaker.handle;
     for client in 0..CLIENTS {
         bus.subscribe(&format!("c{client}"), wanted(&["orders"])).await.unwrap();
@@ -91,7 +92,10 @@ async fn a_change_of_the_registry_costs_as_much_after_many_clients_have_left() {
     assert!(cost < 40 * SHARDS, "{cost} commands in {SHARDS} shards");
     for shard in 0..SHARDS {
         let stamp = format!("{{s{shard}}}bus:registry");
-        assert_eq!(strings(&redis, "HVALS", &[&stamp]).await[1], strings(&redis, "HVALS", &["{s0}bus:registry"]).await[1]);
+        assert_eq!(
+            strings(&redis, "HVALS", &[&stamp]).await[1],
+            strings(&redis, "HVALS", &["{s0}bus:registry"]).await[1]
+        );
     }
 }
 
@@ -105,12 +109,8 @@ async fn a_shard_that_missed_changes_gets_all_of_them() {
     let bus = &pacemaker.handle;
     bus.subscribe("a", wanted(&["orders"])).await.unwrap();
     bus.subscribe("b", wanted(&["orders"])).await.unwrap();
-    let old: Vec<String> = redis
-        .command("HMGET")
-        .arg(&["{s1}bus:registry", "stamp", "snapshot"][..])
-        .query()
-        .await
-        .unwrap();
+    let old: Vec<String> =
+        redis.command("HMGET").arg(&["{s1}bus:registry", "stamp", "snapshot"][..]).query().await.unwrap();
     bus.unsubscribe("a").await.unwrap();
     eventually("the lanes to be cleared away", || async {
         equal(number(&redis, "HLEN", &["{s1}bus:purge"]).await, 0)

@@ -154,7 +154,10 @@ fn a_client_has_a_limit_of_topics_however_it_creates_them() {
     registry.claim("foreign", "other", &limits).unwrap();
     registry.subscribe("s", wanted(&["foreign", "a", "b", "c"]), 1, &limits).unwrap();
     assert!(too_many(registry.subscribe("s", wanted(&["a", "b", "c", "d"]), 2, &limits)), "one too many");
-    assert!(too_many(registry.claim("next", "s", &limits)), "it publishes to one, and three wait for a publisher");
+    assert!(
+        too_many(registry.claim("next", "s", &limits)),
+        "it publishes to one, and three wait for a publisher"
+    );
     registry.claim("a", "s", &limits).unwrap();
     registry.subscribe("s", wanted(&["x", "y"]), 3, &limits).unwrap();
     assert_eq!(registry.topics.keys().collect::<Vec<_>>(), ["a", "foreign", "own", "x", "y"]);
@@ -164,7 +167,7 @@ fn a_client_has_a_limit_of_topics_however_it_creates_them() {
 }
 
 #[tokio::test]
-async fn topics_of_a_deleted_client_are_removed_unless_somebody_subscribes_to_them() {
+async fn topics_of_a_deleted_client_are_removed_unless_they_have_subscribers() {
     let server = Server::in_memory().await;
     let pacemaker = running(&server, &Recorder::default()).await;
     let bus = &pacemaker.handle;

@@ -140,7 +140,7 @@ async fn rotate(
 /// Delete a client's tokens
 ///
 /// Its subscription ends with them. If several clients have the name, all are deleted. Repeating it is not an error. The name can
-/// also be one of the tokens, as Routemaster's clients send it; access logs contain it then.
+/// also be one of the client's tokens. Prefer `DELETE /api_tokens` then: a proxy in between may log paths.
 #[utoipa::path(delete, path = "/api_tokens/{name}", responses((status = 204)))]
 async fn remove(
     _: Whole<RootOnly>,

@@ -183,7 +183,9 @@ fn refused_all(results: &[Result<EventId, Refusal>]) -> Option<Refusal> {
     let first = results.first()?.err()?;
     let of_each_alone = matches!(first, Refusal::Conflict);
     // The same reason may come with different numbers, such as how long to wait.
-    let same = |result: &Result<EventId, Refusal>| result.is_err_and(|one| discriminant(&one) == discriminant(&first));
+    let same = |result: &Result<EventId, Refusal>| {
+        result.is_err_and(|one| discriminant(&one) == discriminant(&first))
+    };
     (!of_each_alone && results.iter().all(same)).then_some(first)
 }
 
