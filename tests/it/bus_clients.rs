@@ -117,3 +117,19 @@ async fn metrics_count_the_events_of_each_topic_and_the_failures_of_each_subscri
     );
     bus.system.stop().await;
 }
+
+/// The call of Routemaster's command line, `rtm token del`. It must not report success and leave a leaked token valid.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_token_in_the_path_is_revoked_although_tokens_are_not_listed() {
+    let bus = Bus::start("revoked-by-path").await;
+    let token = "leaked--c8850d6d0123456789";
+    let made = bus.root("POST", "/api_tokens", Some(&json!({"name": "leaked", "token": token}))).await;
+    assert_eq!(made.status, 201, "{}", made.text());
+    bus.publish(token, "evidence", 1).await;
+    assert_eq!(bus.root("DELETE", &format!("/api_tokens/{token}"), None).await.status, 204);
+    let event = json!({"type": "update", "url": "https://shop.example/orders/1"});
+    let refused = bus.call(token, "POST", "/topics/evidence", Some(&event)).await;
+    assert_eq!(refused.status, 401, "{}", refused.text());
+    assert_eq!(bus.root("GET", "/api_tokens", None).await.json(), json!([]));
+    bus.system.stop().await;
+}

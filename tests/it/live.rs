@@ -219,6 +219,9 @@ async fn invalid_parameters_are_rejected_by_name() {
         (&*format!("/events?topic={}", "t".repeat(2000)), None, 400, "invalid_query"),
         ("/events", Some("yesterday!"), 422, "invalid_last_event_id"),
         ("/events", Some("1.2.3"), 422, "invalid_last_event_id"),
+        // A number of the first shard that is decades away, and one of no shard.
+        ("/events", Some("2gosa7pa2f4"), 422, "invalid_last_event_id"),
+        ("/events", Some("x"), 422, "invalid_last_event_id"),
     ] {
         let request = bus.request("GET", target).token(&bus.system.token);
         let request = match id {

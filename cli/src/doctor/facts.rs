@@ -174,11 +174,13 @@ impl Collection {
                     parked => parked,
                 };
                 self.facts.credentials = metrics.credentials();
+                self.facts.idempotency_keys = metrics.idempotency_keys();
             }
             Checked::Skipped(reason) => {
                 self.facts.counting = Checked::Skipped(reason.clone());
                 self.facts.evaluation = Checked::Skipped(reason.clone());
                 self.facts.parked_objects = Checked::Skipped(reason.clone());
+                self.facts.idempotency_keys = Checked::Skipped(reason.clone());
                 self.facts.credentials = Checked::Skipped(reason);
             }
         }

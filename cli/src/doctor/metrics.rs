@@ -3,7 +3,7 @@
 use signalbox_diagnosis::{
     Checked,
     machines::Evaluation,
-    messages::{Credentials, Parked},
+    messages::{Credentials, KeyUse, Parked},
     sidecar::{Counting, Fault},
 };
 
@@ -66,6 +66,20 @@ impl Metrics {
         Checked::Known(Credentials { clear: count("clear"), locked: count("locked") })
     }
 
+    /// Clients that use many of their idempotency keys. Others have no sample.
+    pub(super) fn idempotency_keys(&self) -> Checked<Vec<KeyUse>> {
+        if self.greatest("signalbox_bus_credentials").is_none() {
+            return Checked::Skipped("the metrics page has no numbers of the event bus".to_owned());
+        }
+        let samples = self.all("signalbox_bus_idempotency_keys_used_percent");
+        let used = samples.filter_map(|(labels, value)| {
+            let client = labels.strip_prefix("client=\"")?.strip_suffix('"')?.to_owned();
+            #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a percentage")]
+            Some(KeyUse { client, percent: value as u64 })
+        });
+        Checked::Known(used.collect())
+    }
+
     fn greatest(&self, name: &str) -> Option<f64> {
         self.all(name).map(|(_, value)| value).reduce(f64::max)
     }
@@ -106,6 +120,7 @@ mod tests {
             signalbox_sidecar_rotation_failed 0\nsignalbox_machines_due_lag_seconds 61\n\
             signalbox_machines_feeds_total{result=\"ok\",shard=\"1\"} 9\nsignalbox_machines_feeds_total{result=\"failed\"} 1\n\
             signalbox_sequencer_objects{state=\"parked\"} 2\nsignalbox_sequencer_objects{state=\"ready\"} 7\n\
+            signalbox_bus_idempotency_keys_used_percent{client=\"shop\"} 93\n\
             signalbox_bus_credentials{state=\"clear\"} 3\nsignalbox_bus_credentials{state=\"locked\"} 0\n";
         let metrics = Metrics::read(page);
         let counting = Counting { faults: vec![Fault::Fenced], lag_seconds: 2.5, rotation_failed: false };
@@ -114,6 +129,8 @@ mod tests {
         assert_eq!(metrics.evaluation(), Checked::Known(evaluation));
         assert_eq!(metrics.parked(), Checked::Known(Parked { count: 2, names: Vec::new() }));
         assert_eq!(metrics.credentials(), Checked::Known(Credentials { clear: 3, locked: 0 }));
+        let used = KeyUse { client: "shop".to_owned(), percent: 93 };
+        assert_eq!(metrics.idempotency_keys(), Checked::Known(vec![used]));
     }
 
     #[test]
@@ -121,5 +138,6 @@ mod tests {
         let metrics = Metrics::read("up 1\n");
         assert!(metrics.counting().known().is_none() && metrics.evaluation().known().is_none());
         assert!(metrics.parked().known().is_none() && metrics.credentials().known().is_none());
+        assert!(metrics.idempotency_keys().known().is_none());
     }
 }

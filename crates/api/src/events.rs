@@ -131,6 +131,9 @@ pub struct Numbers {
     pub topics: BTreeMap<String, u64>,
     /// Telemetry counters.
     pub counters: BTreeMap<String, u64>,
+    /// Percentage of its idempotency keys that a client uses, by name, of clients that use more than half of them.
+    #[serde(default)]
+    pub idempotency_keys: BTreeMap<String, u64>,
 }
 
 /// The numbers of one subscriber.

@@ -160,12 +160,19 @@ impl Handle {
             .await
     }
 
-    /// Deletes a client's tokens and ends its subscription. Topics it published to stay claimed until root deletes them.
+    /// Deletes a client's tokens and ends its subscription. Topics that it published to are removed if no client subscribes to
+    /// them, so that they do not use up the limit of topics. Others stay claimed until root deletes them: their subscribers do
+    /// not expect events of another publisher.
     pub async fn delete_api_token(&self, client: &str) -> Result<(), Error> {
         self.core
             .change(|registry, _| {
                 registry.api_tokens.remove(client).ok_or(Error::NoSuchToken)?;
                 registry.end_subscription(client);
+                let subscribed: BTreeSet<&String> =
+                    registry.subscriptions.values().flat_map(|one| &one.topics).collect();
+                registry.topics.retain(|topic, publisher| {
+                    publisher.as_deref() != Some(client) || subscribed.contains(topic)
+                });
                 Ok(())
             })
             .await?;

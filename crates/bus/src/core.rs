@@ -8,6 +8,7 @@ use std::{
     },
 };
 
+use futures_util::future::join_all;
 use parking_lot::RwLock;
 use tokio::sync::{Mutex, Notify, mpsc};
 
@@ -250,10 +251,11 @@ impl Core {
         }
         let stamp = format!("{}.{}", view.version() + 1, self.rng.characters(8));
         if self.commit(&view.stamp, &stamp, &before, &view.registry).await? {
-            let view = self.stored(view.fabric.clone(), stamp, Registry::clone(&view.registry), &view);
+            let before = view;
+            let view = self.stored(before.fabric.clone(), stamp, Registry::clone(&before.registry), &before);
             drop(last);
             tracing::info!(is_encrypted, "credentials of deliveries stored again");
-            self.spread(&view).await?;
+            self.spread_change(&before, &view).await?;
         }
         Ok(())
     }
@@ -288,9 +290,10 @@ impl Core {
             }
             let stamp = format!("{version}.{}", self.rng.characters(8));
             if self.commit(&view.stamp, &stamp, &view.registry, &registry).await? {
-                let view = self.stored(view.fabric.clone(), stamp, registry, &view);
+                let before = view;
+                let view = self.stored(before.fabric.clone(), stamp, registry, &before);
                 drop(last);
-                self.spread(&view).await?;
+                self.spread_change(&before, &view).await?;
                 return Ok(value);
             }
             tracing::debug!(attempt, "the registry was changed by another pacemaker, computing again");
@@ -322,22 +325,53 @@ impl Core {
 
     /// Brings every other shard to the registry of the first.
     pub(super) async fn spread(&self, view: &View) -> Result<(), Error> {
-        for store in &self.stores[1..] {
-            let Some(there) = store.registry().await? else { return Err(Error::Uninitialized) };
-            if there.stamp == view.stamp {
-                continue;
-            }
-            // A shard that is ahead was changed after the view, or the first shard has lost its last writes in a failover. In
-            // the second case the shard would reject every publish until the first has as many changes again.
-            let is_ahead = super::view::version(&there.stamp) > view.version();
-            if is_ahead && !self.stores[0].stamp().await?.is_some_and(|found| view.is(&found)) {
-                continue;
-            }
-            let snapshot = self.snapshot(&view.registry)?;
-            let commands = registry::projection_elsewhere(&store.bus(), &view.registry);
-            // Another pacemaker doing the same at this moment is as good.
-            let _ = store.commit(&there.stamp, &view.stamp, &snapshot, &commands).await?;
+        self.spread_change(view, view).await
+    }
+
+    /// Brings every other shard to the registry of the first. `before` is a registry that they probably have: of those that
+    /// have it, only the stamp is read.
+    async fn spread_change(&self, before: &View, view: &View) -> Result<(), Error> {
+        let snapshot = OnceLock::new();
+        let others = self.stores[1..].iter().map(|store| self.spread_to(store, view, before, &snapshot));
+        join_all(others).await.into_iter().collect()
+    }
+
+    /// Brings a shard to the registry of the first, with the commands that it lacks. `snapshot` is that of `view`, made if any
+    /// shard needs it.
+    async fn spread_to(
+        &self,
+        store: &Store,
+        view: &View,
+        before: &View,
+        snapshot: &OnceLock<String>,
+    ) -> Result<(), Error> {
+        let Some((fabric, stamp)) = store.stamp().await? else { return Err(Error::Uninitialized) };
+        if stamp == view.stamp {
+            return Ok(());
         }
+        // A shard that is ahead was changed after the view, or the first shard has lost its last writes in a failover. In
+        // the second case the shard would reject every publish until the first has as many changes again.
+        let is_ahead = super::view::version(&stamp) > view.version();
+        if is_ahead && !self.stores[0].stamp().await?.is_some_and(|found| view.is(&found)) {
+            return Ok(());
+        }
+        let (stamp, there) = if before.is(&(fabric, stamp.clone())) {
+            (stamp, Arc::clone(&before.registry))
+        } else {
+            let Some(stored) = store.registry().await? else { return Err(Error::Uninitialized) };
+            let there = serde_json::from_str(&stored.snapshot).map_err(Error::BadRegistry)?;
+            (stored.stamp, Arc::new(there))
+        };
+        let snapshot = match snapshot.get() {
+            Some(snapshot) => snapshot,
+            None => {
+                let made = self.snapshot(&view.registry)?;
+                snapshot.get_or_init(|| made)
+            }
+        };
+        let commands = registry::projection_elsewhere(&store.bus(), &there, &view.registry);
+        // Another pacemaker doing the same at this moment is as good.
+        store.commit(&stamp, &view.stamp, snapshot, &commands).await?;
         Ok(())
     }
 

@@ -25,7 +25,21 @@ impl Handle {
         let registry = self.registry();
         let topics = self.events_by_topic(&registry).await?;
         let numbers = self.numbers_by(&registry, |token| registry.name_of(token)).await?;
-        Ok(Numbers { topics, ..numbers })
+        let idempotency_keys = self.idempotency_keys_used().await?;
+        Ok(Numbers { topics, idempotency_keys, ..numbers })
+    }
+
+    /// Percentage of its idempotency keys that a client uses, by name, of clients that use more than half of them. A client
+    /// has the keys of each shard separately; the shard with most of them counts.
+    pub async fn idempotency_keys_used(&self) -> Result<BTreeMap<String, u64>, Error> {
+        let (mut all, registry, options) = (BTreeMap::new(), self.registry(), &self.core.options);
+        for store in &self.core.stores {
+            for (client, keys) in store.idempotency_used(options.idempotency_seconds * 1000).await? {
+                let percent: &mut u64 = all.entry(registry.name_of(&client)).or_default();
+                *percent = (*percent).max(keys.saturating_mul(100) / options.idempotency_keys);
+            }
+        }
+        Ok(all)
     }
 
     /// The numbers without those of topics. `key` is how a subscriber is listed, of its token.

@@ -76,6 +76,7 @@ impl Metrics {
             Err(Refusal::QueueFull) => "queue_full",
             Err(Refusal::WaitingFull) => "waiting_full",
             Err(Refusal::EnvironmentFull { .. } | Refusal::MemoryShort) => "environment_full",
+            Err(Refusal::KeysUsedUp { .. }) => "keys_used_up",
             Err(Refusal::Outdated) => "outdated",
             Err(Refusal::Full) => "full",
             Err(Refusal::ReadOnly) => "read_only",
@@ -177,6 +178,12 @@ fn register_fabric(registry: &mut Registry, all: &Numbers, credentials: Credenti
     let Jobs { instant, scheduled, pending } = all.jobs;
     let jobs = by_state([("instant", instant), ("scheduled", scheduled), ("pending", pending)]);
     registry.register("jobs", "Delivery jobs, by state", jobs);
+    let used = Family::<Names<1>, Gauge>::default();
+    for (name, percent) in &all.idempotency_keys {
+        used.get_or_create(&[("client", name.clone())]).set(gauge_of(*percent));
+    }
+    let help = "Percentage of its idempotency keys that a client uses, of clients that use more than half";
+    registry.register("idempotency_keys_used_percent", help, used);
     registry.register("log_bytes", "Bytes of events in the log", ConstGauge::new(gauge_of(all.log_bytes)));
     let Credentials { clear, encrypted, locked, .. } = credentials;
     registry.register(
@@ -222,6 +229,7 @@ mod tests {
             subscribers: [("billing".to_owned(), numbers)].into(),
             topics: [("orders".to_owned(), 9)].into(),
             counters: [("events.delivered".to_owned(), 7)].into(),
+            idempotency_keys: [("shop".to_owned(), 93)].into(),
             jobs: Jobs { scheduled: 4, ..Default::default() },
             ..Default::default()
         };
@@ -236,6 +244,7 @@ mod tests {
             r#"signalbox_bus_subscriber_queued_events{subscriber="billing"} 2"#,
             r#"signalbox_bus_subscriber_health_points{subscriber="billing"} 98"#,
             r#"signalbox_bus_subscriber_oldest_batch_timestamp_seconds{subscriber="billing"} 5"#,
+            r#"signalbox_bus_idempotency_keys_used_percent{client="shop"} 93"#,
             r#"signalbox_bus_jobs{state="scheduled"} 4"#,
             r#"signalbox_bus_credentials{state="clear"} 6"#,
             "signalbox_bus_events_delivered_total 7",

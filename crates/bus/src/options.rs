@@ -60,9 +60,9 @@ pub struct Options {
     pub object_events: u64,
     #[serde(deserialize_with = "within::<_, _, 1, 1_000>")]
     pub backends: usize,
-    #[serde(deserialize_with = "within::<_, _, 0, MAX_BYTES>")]
+    #[serde(deserialize_with = "within::<_, _, 1, MAX_BYTES>")]
     pub idempotency_keys: u64,
-    #[serde(deserialize_with = "within::<_, _, 0, 86_400>")]
+    #[serde(deserialize_with = "within::<_, _, 1, 86_400>")]
     pub idempotency_seconds: u64,
     #[serde(deserialize_with = "within::<_, _, 1, 1_000_000>")]
     pub topics: usize,

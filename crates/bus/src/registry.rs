@@ -129,11 +129,17 @@ fn secrets(registry: &Registry) -> BTreeMap<&str, String> {
     all
 }
 
-/// The change for a shard other than the first: only the removal of ended subscriptions.
-pub(super) fn projection_elsewhere(keys: &Bus<'_>, after: &Registry) -> Vec<Command> {
+/// The change for a shard other than the first, which has `before`: only the removal of deleted topics' counters and of ended
+/// subscriptions.
+pub(super) fn projection_elsewhere(keys: &Bus<'_>, before: &Registry, after: &Registry) -> Vec<Command> {
     let mut commands = Vec::new();
     let mut write = |name, key, args: Vec<String>| commands.push(Command { name, key, args });
-    for (token, generation) in &after.retired {
+    for topic in before.topics.keys().filter(|topic| !after.topics.contains_key(*topic)) {
+        write("DEL", keys.topic(topic), Vec::new());
+    }
+    for (token, generation) in
+        after.retired.iter().filter(|(token, ended)| before.retired.get(*token) != Some(*ended))
+    {
         // A client that subscribed again has newer lanes; its old generation still has to be removed.
         if !after.subscriptions.contains_key(token) {
             retire(keys, token, *generation, &mut write);

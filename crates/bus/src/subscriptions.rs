@@ -168,7 +168,12 @@ impl Registry {
             return Err(Error::TooMany("subscriptions"));
         }
         let created = wanted.topics.iter().filter(|topic| !self.topics.contains_key(*topic)).count();
-        if self.topics.len() + created > limits.topics {
+        if created > 0 && self.topics_of(client, wanted.topics.iter()) > limits.topics_per_client {
+            return Err(Error::TooMany("topics of one client"));
+        }
+        let left = before.into_iter().flat_map(|before| before.topics.difference(&wanted.topics));
+        let unused = self.unused(left, Some(client));
+        if self.topics.len() + created > limits.topics + unused.len() {
             return Err(Error::TooMany("topics"));
         }
         let sealed = before.and_then(|before| before.sealed.clone());
@@ -195,6 +200,7 @@ impl Registry {
             topics: wanted.topics,
             environments: wanted.environments,
         };
+        self.topics.retain(|topic, _| !unused.contains(topic));
         for topic in &subscription.topics {
             self.topics.entry(topic.clone()).or_default();
         }
@@ -235,6 +241,7 @@ impl Registry {
     /// Ends the client's subscription. Returns whether it had one.
     pub(super) fn end_subscription(&mut self, client: &str) -> bool {
         let Some(ended) = self.subscriptions.remove(client) else { return false };
+        self.remove_unused(&ended.topics);
         self.retired.insert(client.to_owned(), ended.generation);
         if self.retired.len() > RETIRED {
             let oldest = self.retired.iter().min_by_key(|(_, generation)| **generation);
@@ -306,7 +313,11 @@ impl Handle {
         self.core
             .change(|registry, _| {
                 let one = registry.subscriptions.get_mut(client).ok_or(Error::NoSuchSubscription)?;
-                if one.topics.remove(topic) { Ok(()) } else { Err(Error::NoSuchTopic) }
+                if !one.topics.remove(topic) {
+                    return Err(Error::NoSuchTopic);
+                }
+                registry.remove_unused(&BTreeSet::from([topic.to_owned()]));
+                Ok(())
             })
             .await
     }

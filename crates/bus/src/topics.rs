@@ -1,5 +1,7 @@
 //! Topics: their names, their publishers, and the topics of Signalbox's own events.
 
+use std::collections::BTreeSet;
+
 use serde_json::json;
 use signalbox_api::events::Topic;
 
@@ -64,6 +66,37 @@ pub fn is_reserved_topic(name: &str) -> bool {
 }
 
 impl Registry {
+    /// How many topics count for a client: those that it publishes to, and those of `subscribed` that have no publisher, which
+    /// exist only because of subscriptions.
+    pub(super) fn topics_of<'a>(&self, client: &str, subscribed: impl Iterator<Item = &'a String>) -> usize {
+        let own = self.topics.values().filter(|publisher| publisher.as_deref() == Some(client)).count();
+        own + subscribed.filter(|topic| self.topics.get(*topic).is_none_or(Option::is_none)).count()
+    }
+
+    /// Those of `topics` that have no publisher, and no subscriber apart from `client`. Nothing was published to them.
+    pub(super) fn unused<'a>(
+        &self,
+        topics: impl Iterator<Item = &'a String>,
+        client: Option<&str>,
+    ) -> BTreeSet<String> {
+        let is_unclaimed = |topic: &&String| self.topics.get(*topic).is_some_and(Option::is_none);
+        let mut unused: BTreeSet<String> = topics.filter(is_unclaimed).cloned().collect();
+        for (_, one) in self.subscriptions.iter().filter(|(token, _)| Some(&***token) != client) {
+            if unused.is_empty() {
+                break;
+            }
+            unused.retain(|topic| !one.topics.contains(topic));
+        }
+        unused
+    }
+
+    /// Removes those of `topics` that no client publishes or subscribes to, so that they do not use up the limit of topics.
+    pub(super) fn remove_unused(&mut self, topics: &BTreeSet<String>) {
+        for topic in self.unused(topics.iter(), None) {
+            self.topics.remove(&topic);
+        }
+    }
+
     /// Makes `client` the publisher of a topic that has no publisher yet.
     ///
     /// # Errors
@@ -71,7 +104,8 @@ impl Registry {
     /// client.
     pub(super) fn claim(&mut self, topic: &str, client: &str, limits: &Options) -> Result<(), Error> {
         let topics = self.topics.len();
-        let own = self.topics.values().filter(|publisher| publisher.as_deref() == Some(client)).count();
+        let subscribed = self.subscriptions.get(client).map(|one| &one.topics);
+        let own = self.topics_of(client, subscribed.into_iter().flatten().filter(|one| *one != topic));
         match self.topics.get_mut(topic) {
             Some(Some(publisher)) if publisher != client => Err(Error::Forbidden),
             Some(Some(_)) => Ok(()),

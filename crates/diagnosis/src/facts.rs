@@ -7,7 +7,7 @@ use crate::{
     certificates::{self, Certificate},
     installation::{self, Pacemaker, Part},
     machines::{self, Evaluation, Machine},
-    messages::{self, Backend, Bus, Credentials, Parked, Queue, Subscriber},
+    messages::{self, Backend, Bus, Credentials, KeyUse, Parked, Queue, Subscriber},
     redis::{self, Server},
     routers::{self, Nginx, Router},
     sidecar::{self, Counting},
@@ -82,6 +82,8 @@ facts! {
     parked_objects: Parked,
     /// How credentials of webhooks are stored.
     credentials: Credentials,
+    /// Clients that use many of their idempotency keys.
+    idempotency_keys: Vec<KeyUse>,
     /// State machines.
     machines: Vec<Machine>,
     /// How the evaluation of labels keeps up, over all machines.
@@ -143,6 +145,7 @@ pub fn diagnose(facts: &Facts, now_ms: u64) -> Diagnosis {
     checks.each("backends", &facts.backends, messages::backend);
     checks.one("objects", &facts.parked_objects, messages::parked);
     checks.one("credentials", &facts.credentials, messages::credentials);
+    checks.each("idempotency-keys", &facts.idempotency_keys, messages::idempotency_keys);
     checks.each("machines", &facts.machines, machines::machine);
     checks.one("labels", &facts.evaluation, machines::evaluation);
     checks.each("certificates", &facts.certificates, |one| certificates::certificate(one, now_ms / 1000));

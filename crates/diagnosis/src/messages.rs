@@ -4,7 +4,7 @@ use crate::{
     Finding,
     Severity::{Critical, Warning},
     Subject, text,
-    thresholds::{MAX_BATCH_AGE_MS, MIN_SUBSCRIBER_HEALTH, NAMED_OBJECTS},
+    thresholds::{IDEMPOTENCY_KEYS_PERCENT, MAX_BATCH_AGE_MS, MIN_SUBSCRIBER_HEALTH, NAMED_OBJECTS},
 };
 
 /// The event bus.
@@ -62,6 +62,15 @@ pub struct Credentials {
     pub locked: u64,
 }
 
+/// A client that uses many of its idempotency keys.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct KeyUse {
+    /// The client's name.
+    pub client: String,
+    /// Percentage of the keys that it may have.
+    pub percent: u64,
+}
+
 /// Objects that wait for an operator's decision.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Parked {
@@ -77,6 +86,19 @@ pub fn bus(bus: &Bus) -> Option<Finding> {
         let problem = "Events are rejected: the fabric Redis is empty, or is not the one used before.";
         let fix = "Restore its data, or accept it as the new one with POST /bus/initialize.";
         Finding::new(Critical, "events-rejected", Subject::Bus, problem, fix)
+    })
+}
+
+/// Checks how many of its idempotency keys a client uses.
+pub fn idempotency_keys(one: &KeyUse) -> Option<Finding> {
+    let KeyUse { client, percent } = one;
+    (*percent >= IDEMPOTENCY_KEYS_PERCENT).then(|| {
+        let problem = format!(
+            "Client {client} uses {percent}% of its idempotency keys. When all are used, its publishes with other keys \
+             return 429 until keys expire."
+        );
+        let fix = "Raise `bus.idempotency_keys`, or lower `bus.idempotency_seconds`.";
+        Finding::new(Warning, "idempotency-keys-used-up", Subject::Bus, problem, fix)
     })
 }
 
@@ -207,6 +229,17 @@ mod tests {
         assert_eq!(ids(0, 0), [] as [&str; 0]);
         assert_eq!(ids(1, 0), ["credentials-in-clear-text"]);
         assert_eq!(ids(1, 2), ["credentials-locked", "credentials-in-clear-text"]);
+    }
+
+    #[test]
+    fn a_client_that_soon_has_no_idempotency_key_left_is_a_finding() {
+        let found = |percent| {
+            idempotency_keys(&KeyUse { client: "shop".to_owned(), percent }).map(|one| (one.id, one.problem))
+        };
+        assert_eq!(found(79), None);
+        let (id, problem) = found(80).expect("a finding");
+        assert_eq!(id, "idempotency-keys-used-up");
+        assert!(problem.starts_with("Client shop uses 80% of its idempotency keys."), "{problem}");
     }
 
     #[test]

@@ -44,5 +44,7 @@ pub(crate) const MAX_BATCH_AGE_MS: u64 = 60_000;
 pub(crate) const MAX_LABEL_LAG_SECONDS: f64 = 60.0;
 /// The share of failed feed requests, in percent, that is a problem.
 pub(crate) const MAX_FEED_FAILURE_PERCENT: u64 = 10;
+/// The share of its idempotency keys that a client uses, in percent, that calls for action.
+pub(crate) const IDEMPOTENCY_KEYS_PERCENT: u64 = 80;
 /// How many objects one finding names.
 pub(crate) const NAMED_OBJECTS: usize = 3;

@@ -43,12 +43,14 @@ impl Entry {
         serde_json::from_str(&self.text).ok()
     }
 
-    /// The event for a client, without `last`, which is meaningful only within the shard.
-    pub(super) fn for_client(&self) -> String {
+    /// The event for a client, without `last`, which is meaningful only within the shard. With `is_divided`, for a stream of one
+    /// environment, it does not name the previous events of its object, which can belong to another environment.
+    pub(super) fn for_client(&self, is_divided: bool) -> String {
         // Numbers are first, and `last` is the last of them, so the first match is the right one, whatever
         // the event contains.
         let chain = format!(",\"last\":{}", self.last);
         match self.text.split_once(&chain) {
+            Some((_, after)) if is_divided => format!("{{\"id\":{}{after}", self.id),
             Some((before, after)) => [before, after].concat(),
             None => self.text.clone(),
         }
@@ -70,7 +72,8 @@ mod tests {
         let text = r#"{"id":129,"prev":65,"last":65,"object":"a,\"last\":65","topic":"t","type":"update","environment":"e","url":"u","data":{"last":65}}"#;
         let entry = Entry::read(text.to_owned()).unwrap();
         assert_eq!((entry.id, entry.last, entry.shard()), (EventId(129), EventId(65), 1));
-        assert_eq!(entry.for_client(), text.replacen(",\"last\":65", "", 1));
+        assert_eq!(entry.for_client(false), text.replacen(",\"last\":65", "", 1));
+        assert_eq!(entry.for_client(true), text.replacen(",\"prev\":65,\"last\":65", "", 1));
         assert_eq!(entry.head().unwrap().object, "a,\"last\":65");
     }
 

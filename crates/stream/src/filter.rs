@@ -58,6 +58,11 @@ impl Filter {
         Ok(Self { topic, environment, object, pattern, audit })
     }
 
+    /// Whether it takes the events of one environment only.
+    pub(super) fn is_divided(&self) -> bool {
+        self.environment.is_some()
+    }
+
     pub(super) fn takes(&self, event: &Head<'_>) -> bool {
         let is =
             |wanted: &Option<String>, value: &str| wanted.as_deref().is_none_or(|wanted| wanted == value);

@@ -11,8 +11,16 @@ impl Position {
     pub fn read(text: &str, shards: usize) -> Option<Self> {
         let ids: Vec<EventId> =
             text.split('.').map(|id| u64::from_str_radix(id, 36).ok().map(EventId)).collect::<Option<_>>()?;
-        // With an id from the far future, the stream would never send anything.
-        (ids.len() == shards && ids.iter().all(|id| id.0 < 1 << 53)).then_some(Self(ids))
+        // The low six bits of an id are the number of its shard.
+        let is_of_shard = |(shard, id): (usize, &EventId)| id.0 == 0 || id.0 % 64 == shard as u64;
+        (ids.len() == shards && ids.iter().enumerate().all(is_of_shard)).then_some(Self(ids))
+    }
+
+    /// Whether every shard may have assigned its id by now. After an id from the future, a stream would send nothing until
+    /// then. `last` has the last ids. A later id that is not in the future is from before a failover that lost it.
+    pub fn is_reached(&self, last: &Self, now_ms: u64) -> bool {
+        let now = EventId::at_ms(now_ms);
+        self.0.iter().enumerate().all(|(shard, id)| *id <= last.of(shard).max(now))
     }
 
     pub(super) fn of(&self, shard: usize) -> EventId {
@@ -58,8 +66,10 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_position_reads_back(ids in prop::collection::vec(0_u64..1 << 53, 1..64)) {
-            let position = Position(ids.iter().copied().map(EventId).collect());
+        fn a_position_reads_back(ids in prop::collection::vec(0_u64..1 << 47, 1..64)) {
+            let of_shard = |(shard, id): (usize, u64)| EventId(if id == 0 { 0 } else { id * 64 + shard as u64 });
+            let position = Position(ids.into_iter().enumerate().map(of_shard).collect());
+            let ids = &position.0;
             prop_assert_eq!(Position::read(&position.to_string(), ids.len()), Some(position));
         }
 
@@ -71,8 +81,21 @@ mod tests {
 
     #[test]
     fn a_position_of_another_fabric_is_none() {
-        for text in ["", ".", "1", "1.2.3", "1.-2", "zzzzzzzzzzzz.1", "1.2 "] {
+        // 1s is 64, 1t is 65.
+        for text in ["", ".", "1s", "1s.1t.1u", "1s.-1t", "zzzzzzzzzzzzz.1t", "1s.1t ", "1t.1s", "x.0"] {
             assert_eq!(Position::read(text, 2), None, "{text}");
         }
+        assert_eq!(Position::read("1s.1t", 2), Some(Position(vec![EventId(64), EventId(65)])));
+    }
+
+    #[test]
+    fn a_position_in_the_future_is_not_reached() {
+        let now_ms = 1_750_000_000_000;
+        let (now, ahead) = (EventId::at_ms(now_ms), EventId::at_ms(now_ms + 1));
+        let reached = |id, last| Position(vec![id]).is_reached(&Position(vec![last]), now_ms);
+        assert!(reached(now, EventId(0)), "the shard has lost it");
+        assert!(reached(ahead, ahead), "ids can be ahead of the clock");
+        assert!(!reached(ahead, now));
+        assert!(!reached(EventId(u64::MAX), now));
     }
 }

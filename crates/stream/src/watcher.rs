@@ -165,7 +165,8 @@ impl Watcher {
         }
         self.position.set(shard, entry.id);
         if entry.head().is_some_and(|head| self.filter.takes(&head)) {
-            let (id, data) = (Some(self.position.to_string()), Some(entry.for_client()));
+            let (id, data) =
+                (Some(self.position.to_string()), Some(entry.for_client(self.filter.is_divided())));
             let message = Message { id, kind: None, data };
             self.say(message).await?;
             self.hub.metrics.sent.inc();

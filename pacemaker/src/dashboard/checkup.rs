@@ -195,6 +195,7 @@ async fn check(app: &Site, caller: &Caller, deadline: Instant) -> Checkup {
     if whole && app.bus.handle().is_ready() {
         let signalbox_bus::Credentials { clear, locked, .. } = app.bus.handle().credentials();
         facts.credentials = Checked::Known(messages::Credentials { clear, locked });
+        facts.idempotency_keys = idempotency_keys(app, deadline).await;
     }
     facts.machines = machines;
     facts.pacemakers = pacemakers;
@@ -338,6 +339,13 @@ async fn events(app: &Site, caller: &Caller, deadline: Instant) -> EventFacts {
         known(&numbers, |numbers| numbers.backends.iter().map(facts::backend).collect()),
         known(&numbers, |numbers| Parked { count: numbers.parked, names: parked }),
     )
+}
+
+async fn idempotency_keys(app: &Site, deadline: Instant) -> Checked<Vec<messages::KeyUse>> {
+    let used = by(deadline, "the fabric Redis", app.bus.handle().idempotency_keys_used()).await;
+    let one =
+        |(client, percent): (&String, &u64)| messages::KeyUse { client: client.clone(), percent: *percent };
+    known(&used, |all| all.iter().map(one).collect())
 }
 
 async fn pacemakers(app: &Site, whole: bool, deadline: Instant) -> Checked<Vec<Pacemaker>> {

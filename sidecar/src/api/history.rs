@@ -159,10 +159,13 @@ fn default_step(seconds: u64, seconds_kept: bool) -> u64 {
 ///
 /// Points are pairs of unix second and value. Seconds are kept for two hours, minutes for two weeks.
 #[utoipa::path(get, path = "/stats/{kind}/{id}/history", tag = "statistics", params(SubjectPath, History),
-    responses((status = 200, body = Vec<(u64, u64)>),
-    (status = 404, description = "unknown_kind, unknown_subject", body = Problem),
+    responses((status = 200, description = "The points", body = Vec<(u64, u64)>),
+    (status = 400, description = "invalid_query", body = Problem, content_type = "application/problem+json"),
+    (status = 404, description = "unknown_kind, unknown_subject", body = Problem,
+        content_type = "application/problem+json"),
     (status = 422, description = "invalid_id, unknown_metric, empty_range, range_in_future, range_too_old, range_too_large, \
-        invalid_step, step_too_fine, too_many_points", body = Problem)))]
+        invalid_step, step_too_fine, too_many_points", body = Problem,
+        content_type = "application/problem+json")))]
 pub(super) async fn history(
     State(app): State<App>,
     subject: Subject,

@@ -95,10 +95,13 @@ pub(super) type Hashes = Vec<(usize, Key<StatsSpace>)>;
 ///
 /// A value is the total time that an answered request waited for its instances.
 #[utoipa::path(get, path = "/stats/{kind}/{id}/latency", tag = "statistics", params(SubjectPath, Period),
-    responses((status = 200, body = Latency),
-    (status = 404, description = "unknown_kind, unknown_subject", body = Problem),
+    responses((status = 200, description = "The histogram", body = Latency),
+    (status = 400, description = "invalid_query", body = Problem, content_type = "application/problem+json"),
+    (status = 404, description = "unknown_kind, unknown_subject", body = Problem,
+        content_type = "application/problem+json"),
     (status = 422, description = "invalid_id, empty_range, range_in_future, range_too_old, range_too_large",
-        body = Problem)))]
+        body = Problem,
+        content_type = "application/problem+json")))]
 pub(super) async fn group(
     State(app): State<App>,
     subject: Subject,
@@ -121,10 +124,14 @@ pub(super) async fn group(
 /// Every answer of the instance is a value, also of repeated requests. `/stats/instance/{id}/latency` is the same call.
 #[utoipa::path(get, path = "/stats/instance/{id}", tag = "statistics",
     params(("id" = String, Path, description = "The ID of the instance"), Period),
-    responses((status = 200, body = Latency),
-    (status = 404, description = "unknown_instance", body = Problem),
-    (status = 422, description = "invalid_id, empty_range, range_in_future, range_too_old", body = Problem),
-    (status = 503, description = "route_table_unavailable", body = Problem)))]
+    responses((status = 200, description = "The histogram", body = Latency),
+    (status = 400, description = "invalid_query", body = Problem, content_type = "application/problem+json"),
+    (status = 404, description = "unknown_instance", body = Problem,
+        content_type = "application/problem+json"),
+    (status = 422, description = "invalid_id, empty_range, range_in_future, range_too_old", body = Problem,
+        content_type = "application/problem+json"),
+    (status = 503, description = "route_table_unavailable", body = Problem,
+        content_type = "application/problem+json")))]
 pub(super) async fn instance(
     State(app): State<App>,
     path: Result<Path<String>, PathRejection>,

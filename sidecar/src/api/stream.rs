@@ -41,11 +41,16 @@ const CATCH_UP: u64 = 30;
 /// Server-sent events, one a second: `[unix second, value]`. A second is sent when it no longer changes, after two
 /// seconds.
 #[utoipa::path(get, path = "/stats/{kind}/{id}/stream", tag = "statistics", params(SubjectPath, Metric),
-    responses((status = 200, content_type = "text/event-stream", body = String),
-    (status = 404, description = "unknown_kind, unknown_subject", body = Problem),
-    (status = 422, description = "invalid_id, unknown_metric, group_too_large", body = Problem),
-    (status = 429, description = "token_limit_reached", body = Problem),
-    (status = 503, description = "too_many_streams", body = Problem)))]
+    responses((status = 200, description = "The values", content_type = "text/event-stream", body = String),
+    (status = 400, description = "invalid_query", body = Problem, content_type = "application/problem+json"),
+    (status = 404, description = "unknown_kind, unknown_subject", body = Problem,
+        content_type = "application/problem+json"),
+    (status = 422, description = "invalid_id, unknown_metric, group_too_large", body = Problem,
+        content_type = "application/problem+json"),
+    (status = 429, description = "token_limit_reached", body = Problem,
+        content_type = "application/problem+json"),
+    (status = 503, description = "too_many_streams", body = Problem,
+        content_type = "application/problem+json")))]
 pub(super) async fn stream(
     State(app): State<App>,
     Extension(credential): Extension<Credential>,

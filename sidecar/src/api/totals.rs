@@ -14,9 +14,11 @@ use super::{
 ///
 /// A subject is a version type or a group of them. Totals never decrease.
 #[utoipa::path(get, path = "/stats/{kind}/{id}", tag = "statistics", params(SubjectPath),
-    responses((status = 200, body = Totals),
-    (status = 404, description = "unknown_kind, unknown_subject", body = Problem),
-    (status = 422, description = "invalid_id", body = Problem)))]
+    responses((status = 200, description = "The totals", body = Totals),
+    (status = 404, description = "unknown_kind, unknown_subject", body = Problem,
+        content_type = "application/problem+json"),
+    (status = 422, description = "invalid_id", body = Problem,
+        content_type = "application/problem+json")))]
 pub(super) async fn totals(State(app): State<App>, subject: Subject) -> Result<Json<Totals>, Problem> {
     let version_types = store::version_types(&app.stats, &subject).await?;
     let fields = store::totals(&app.stats, &version_types).await?;

@@ -88,10 +88,14 @@ async fn events(
     };
     let position = match brought {
         // The value of a browser whose position was reset.
-        Some(text) if !text.is_empty() => Position::read(&text, app.live.shards()).ok_or_else(|| {
-            let detail = "`Last-Event-ID` must be the id of a message of this stream; omit it to start with the next event";
-            Problem::unprocessable("invalid_last_event_id", detail)
-        })?,
+        Some(text) if !text.is_empty() => {
+            let last = app.live.position().await?;
+            let read = Position::read(&text, app.live.shards());
+            read.filter(|position| position.is_reached(&last, app.tokens.now_ms())).ok_or_else(|| {
+                let detail = "`Last-Event-ID` must be the id of a message of this stream; omit it to start with the next event";
+                Problem::unprocessable("invalid_last_event_id", detail)
+            })?
+        }
         _ => app.live.position().await?,
     };
     let messages = signalbox_stream::watch(app.live.clone(), slot, filter, position, app.shutdown.clone());

@@ -18,8 +18,9 @@ use utoipa::{
 };
 
 /// Codes of answers to requests that would exceed a limit. They are counted.
-const LIMITS: [&str; 9] = [
+const LIMITS: [&str; 10] = [
     "environment_limit_reached",
+    "idempotency_keys_used_up",
     "label_limit_reached",
     "limit_reached",
     "object_queue_full",

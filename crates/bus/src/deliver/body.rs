@@ -1,6 +1,8 @@
 //! The body of a delivery, byte for byte as receivers written for Routemaster read it, with additional members after
 //! the original ones. Pure.
 
+use std::borrow::Cow;
+
 use serde::Serialize;
 use serde_json::value::RawValue;
 
@@ -52,9 +54,21 @@ pub fn rendered(event: &Event) -> &[u8] {
     event.rendered.get_or_init(|| item(event).into_boxed_slice())
 }
 
-/// The whole array.
-pub(super) fn batch(batch: &BatchContents) -> Vec<u8> {
-    let items: Vec<&[u8]> = batch.events.iter().map(|event| rendered(event)).collect();
+/// The event as JSON for a subscriber that gets only the events of some environments. The previous event of the object can
+/// belong to another one, and the subscriber would wait for it without end, so it is not named.
+fn rendered_alone(event: &Event) -> Vec<u8> {
+    let delivered = Delivered { prev: None, tprev: None, ..Delivered::from(event) };
+    // As above.
+    serde_json::to_vec(&delivered).unwrap_or_default()
+}
+
+/// The whole array. `is_confined` if the subscriber gets only the events of some environments.
+pub(super) fn batch(batch: &BatchContents, is_confined: bool) -> Vec<u8> {
+    let events = batch.events.iter();
+    let items: Vec<Cow<'_, [u8]>> = match is_confined {
+        true => events.map(|event| Cow::Owned(rendered_alone(event))).collect(),
+        false => events.map(|event| Cow::Borrowed(rendered(event))).collect(),
+    };
     let gap =
         if batch.gaps.is_empty() { Vec::new() } else { serde_json::to_vec(&batch.gaps).unwrap_or_default() };
     let size = items.iter().map(|item| item.len() + 1).sum::<usize>() + gap.len() + 16;
@@ -72,7 +86,7 @@ pub(super) fn batch(batch: &BatchContents) -> Vec<u8> {
                 if index > 0 {
                     body.push(b',');
                 }
-                body.extend_from_slice(item);
+                body.extend_from_slice(&item);
             }
         }
     }
@@ -111,11 +125,25 @@ mod tests {
         BatchContents { id: "b".to_owned(), created_ms: 0, attempts: 0, events, gaps }
     }
 
+    /// The event before could be one that it never gets.
+    #[test]
+    fn a_subscriber_of_some_environments_is_not_referred_to_other_events() {
+        let one = event(2, None);
+        rendered(&one);
+        let body = batch(&contents(vec![one], vec![]), true);
+        assert_eq!(
+            String::from_utf8(body).unwrap(),
+            r#"[{"topic":"orders","type":"update","url":"https://shop.example/1","t":1700000000000,"id":2}]"#
+        );
+    }
+
     #[test]
     fn the_body_follows_the_format() {
         let gap = Gap { first: EventId(3), last: EventId(9), count: 4, reason: "dead".to_owned() };
-        let body =
-            batch(&contents(vec![event(1, Some("{\"a\": 1.0e0 ,\"a\":[]}")), event(2, None)], vec![gap]));
+        let body = batch(
+            &contents(vec![event(1, Some("{\"a\": 1.0e0 ,\"a\":[]}")), event(2, None)], vec![gap]),
+            false,
+        );
         assert_eq!(
             String::from_utf8(body).unwrap(),
             concat!(
@@ -132,7 +160,7 @@ mod tests {
     fn an_object_of_another_name_than_the_url_is_named() {
         let named = Event { object: "order:\"7\"".to_owned(), ..event(2, None) };
         assert_eq!(
-            String::from_utf8(batch(&contents(vec![named, event(3, None)], vec![]))).unwrap(),
+            String::from_utf8(batch(&contents(vec![named, event(3, None)], vec![]), false)).unwrap(),
             concat!(
                 r#"[{"topic":"orders","type":"update","url":"https://shop.example/1","t":1700000000000,"#,
                 r#""id":2,"prev":1,"object":"order:\"7\""},"#,
@@ -150,8 +178,8 @@ mod tests {
         one.events.push(Arc::clone(&shared));
         let mut other = contents(vec![], vec![]);
         other.events.push(shared);
-        assert!(String::from_utf8(batch(&one)).unwrap().contains("gap"));
-        assert!(!String::from_utf8(batch(&other)).unwrap().contains("gap"));
+        assert!(String::from_utf8(batch(&one, false)).unwrap().contains("gap"));
+        assert!(!String::from_utf8(batch(&other, false)).unwrap().contains("gap"));
     }
 
     proptest! {
@@ -161,7 +189,7 @@ mod tests {
         ) {
             let data = serde_json::to_string(&numbers).unwrap();
             let events = (1..=count).map(|id| Event { url: url.clone(), topic: topic.clone(), ..event(id, Some(&data)) });
-            let body = batch(&contents(events.collect(), vec![]));
+            let body = batch(&contents(events.collect(), vec![]), false);
             let kept = format!("\"data\":{data},");
             prop_assert!(String::from_utf8(body.clone()).unwrap().contains(&kept));
             let read: Vec<serde_json::Value> = serde_json::from_slice(&body).unwrap();

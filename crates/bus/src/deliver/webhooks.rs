@@ -55,7 +55,7 @@ impl Webhooks {
             uuid: &subscription.uuid,
             secrets: &subscription.secrets,
             id: &batch.id,
-            body: body::batch(batch),
+            body: body::batch(batch, subscription.environments.is_some()),
             headers: Vec::new(),
         };
         self.client.post_and_read(post).await

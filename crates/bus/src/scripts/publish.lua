@@ -12,7 +12,8 @@
 -- KEYS[15]: hash, segment of the log -> bytes
 -- KEYS[16]: hash, `exchanged_at`: when the two hashes of objects were last exchanged; `logged`: the last id in the
 -- log, while a later one went to a backend; `full`: until when and for which environments memory is too short
--- KEYS[17...]: hash, a topic's counter, for each topic; then two for each client with idempotency keys: hash, key
+-- KEYS[17]: hash, client -> how many idempotency keys it uses and when that was counted, if it uses many
+-- KEYS[18...]: hash, a topic's counter, for each topic; then two for each client with idempotency keys: hash, key
 -- digest -> the publish under it; zset, key digest -> when; then, if there are queues: hash, messages of queues
 -- by segment of the log; zset, queues by when they have something due; zset, the ring of each queue
 -- ARGV[1]: integer, unix ms; empty for the time of this server
@@ -23,7 +24,7 @@
 -- ARGV[6]: integer, maximum bytes of a batch
 -- ARGV[7]: integer, maximum number of objects to remember
 -- ARGV[8]: integer, ms to remember them
--- ARGV[9]: integer, maximum number of idempotency keys to remember for a client
+-- ARGV[9]: integer, maximum number of idempotency keys of a client; further ones are rejected until some expire
 -- ARGV[10]: integer, ms to remember them
 -- ARGV[11]: integer, number of subscribers
 -- ARGV[12]: integer, number of topics
@@ -35,7 +36,8 @@
 -- ARGV[18]: integer, sequence of the last call of this pacemaker that was acknowledged, 0 if none is known
 -- ARGV[19]: integer, maximum bytes that are stored for an environment, 0 for no limit
 -- ARGV[20...]: for each subscriber token, generation, concurrency, maximum events of a batch, timeout in ms; for each
--- topic its name, the number of its subscribers and their places in the list before; for each queue how many messages
+-- topic its name, the number of its subscribers and their places in the list before; for each client its name; for each
+-- queue how many messages
 -- of a facet may be in flight, 0 for no limit, and if it is bounded `:max:facet_max:drop` (see facets.bound); for each
 -- group its object, the object's hash, either nothing or `client digest body` (the client's place, the digest of the
 -- idempotency key, the digest of the content), the object's new state, `null` to remove it or nothing, the object's backend
@@ -48,8 +50,8 @@
 -- Returns `ok` and three words for each event: id, prev or `-`, tprev or `-`; within a group ids follow each other by
 -- 64. Or three words for a group: `r`, its first id, `-` for a repeat under its key; `c`, `-`, `-` for something else
 -- under the key; `f`, `-`, `-` when the object's queue is full; `q`, `-`, `-` for a message when a pull queue is full; `e`,
--- `-`, `-` when its environment stores too many bytes; `m`, `-`, `-` when memory is short and its environment uses most; `x`,
--- `-`, `-`
+-- `-`, `-` when its environment stores too many bytes; `m`, `-`, `-` when memory is short and its environment uses most; `k`,
+-- ms, `-` when its client has no key left, and in how many ms its oldest one expires; `x`, `-`, `-`
 -- when the label is not as its change expects it; `n`, `-`, `-` for a change without events. Or one word, when nothing
 -- was done: `stale` (the registry has another stamp), `empty` (the registry does not exist), `late` (a later call of
 -- this pacemaker arrived first). Or `lost` and a sequence, when nothing was done: that is the last one that this server
@@ -79,7 +81,7 @@ end
 -- The fixed keys and arguments by name.
 local keys = {
   counters = KEYS[9], registry = KEYS[10], last_call = KEYS[11], last_id = KEYS[12], objects = KEYS[13],
-  old_objects = KEYS[14], log = KEYS[15], state = KEYS[16],
+  old_objects = KEYS[14], log = KEYS[15], state = KEYS[16], used_keys = KEYS[17],
 }
 local args = {
   now = ARGV[1], stamp = ARGV[2], sequence = ARGV[3], shard = tonumber(ARGV[4]), seed = ARGV[5],
@@ -128,7 +130,7 @@ end
 local function read_topics(at, count, subscribers)
   local words, topics = ARGV, {}
   for t = 1, count do
-    local topic = { name = words[at], key = KEYS[16 + t], count = 0 }
+    local topic = { name = words[at], key = KEYS[17 + t], count = 0 }
     local n = tonumber(words[at + 1])
     at = at + 1
     for i = 1, n do
@@ -143,14 +145,16 @@ local function read_topics(at, count, subscribers)
 end
 
 -- `published` has what this call publishes under each digest; `fields` and `times` are the values that are written.
-local function read_clients(first, count)
+-- `used` is the number of keys that have not expired, with those of this call.
+local function read_clients(at, first, count)
   local clients = {}
   for c = 1, count do
     clients[c] = {
-      bodies = KEYS[first + 2 * c - 1], ages = KEYS[first + 2 * c], published = {}, fields = {}, times = {},
+      name = ARGV[at + c - 1], bodies = KEYS[first + 2 * c - 1], ages = KEYS[first + 2 * c], published = {},
+      fields = {}, times = {}, used = false, wait = false,
     }
   end
-  return clients
+  return clients, at + count
 end
 
 -- `pushes` has the messages for each facet, and `envs` the facets in their order.
@@ -200,11 +204,11 @@ end
 -- changes.
 local function read_lists(facets, labels)
   local topic_count, client_count = tonumber(ARGV[12]), tonumber(ARGV[13])
-  local first_client = 16 + topic_count
+  local first_client = 17 + topic_count
   local subscribers, at = read_subscribers(20, tonumber(ARGV[11]))
   local topics, clients, queues
   topics, at = read_topics(at, topic_count, subscribers)
-  clients = read_clients(first_client, client_count)
+  clients, at = read_clients(at, first_client, client_count)
   queues, at = read_queues(at, first_client + 2 * client_count, tonumber(ARGV[15]), facets)
   return subscribers, topics, clients, queues, read_groups(at, tonumber(ARGV[14]), topics, clients, labels)
 end
@@ -242,6 +246,7 @@ local function expect_touched(lanes, facets, log, clients, queues)
     lanes.expect('list', log[s].order_key)
     lanes.expect('hash', log[s].key .. ':environments', log[s].held_key)
   end
+  if #clients > 0 then lanes.expect('hash', keys.used_keys) end
   for c = 1, #clients do
     lanes.expect('hash', clients[c].bodies)
     lanes.expect('zset', clients[c].ages)

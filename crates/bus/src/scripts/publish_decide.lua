@@ -143,9 +143,23 @@ local function published_before(group, now)
   return 'r', id
 end
 
+-- In how many ms a client's oldest key expires, if the client may have no more keys; else nil. A key is never forgotten
+-- before it expires, because its event could then be published twice.
+local function wait_for_key(client, now)
+  local expired = digits(math.max(now - args.key_ms, 0))
+  client.used = client.used or redis.call('ZCARD', client.ages) - redis.call('ZCOUNT', client.ages, '-inf', expired)
+  if client.used < args.max_keys then return nil end
+  if not client.wait then
+    local oldest = redis.call('ZRANGE', client.ages, '(' .. expired, '+inf', 'BYSCORE', 'LIMIT', 0, 1, 'WITHSCORES')
+    client.wait = digits(math.max((tonumber(oldest[2]) or now) + args.key_ms - now, 1))
+  end
+  return client.wait
+end
+
 -- Records what is published under the group's idempotency key.
 local function note_key(group, now)
   local client, time = group.client, digits(now)
+  client.used = client.used + 1
   local known = group.body .. ' ' .. group[1].id .. ' ' .. time
   local fields, times, n = client.fields, client.times, #client.fields
   client.published[group.digest] = known
@@ -158,6 +172,8 @@ local function refusal(group, now, to, labels, facets, queues, quota)
   if group.client then
     local word, id = published_before(group, now)
     if word then return word, id end
+    local wait = wait_for_key(group.client, now)
+    if wait then return 'k', wait end
   end
   if to == 'backend' and #group > group.memory.free then return 'f' end
   if to == 'log' and queues.bounded and not fits_queues(group, facets, queues, now) then return 'q' end

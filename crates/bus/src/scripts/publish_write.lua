@@ -147,24 +147,25 @@ local function write_groups(groups, labels, prefix)
   return puts
 end
 
--- Stores the publishes under a client's idempotency keys, and drops old ones: two for each new one, so that the set
--- shrinks to its limit without a long call.
+-- Stores the publishes under a client's idempotency keys, and removes expired ones: up to two for each new one, so that
+-- the call is short and expired keys do not accumulate. Notes how many keys the client uses if it is more than half of
+-- what it may have.
 local function write_keys(client, now)
   local bodies, ages, most = client.bodies, client.ages, #client.fields
   if most == 0 then return end
   lists.call('HSET', bodies, client.fields)
   lists.call('ZADD', ages, client.times)
   local old = redis.call('ZRANGE', ages, '-inf', digits(now - args.key_ms), 'BYSCORE', 'LIMIT', 0, most)
-  if #old == 0 then
-    local over = redis.call('ZCARD', ages) - args.max_keys
-    if over > 0 then old = redis.call('ZRANGE', ages, 0, math.min(most, over + 1) - 1) end
-  end
   if #old > 0 then
     lists.call('HDEL', bodies, old)
     lists.call('ZREM', ages, old)
   end
   redis.call('PEXPIRE', bodies, 2 * args.key_ms)
   redis.call('PEXPIRE', ages, 2 * args.key_ms)
+  if 2 * client.used > args.max_keys then
+    redis.call('HSET', keys.used_keys, client.name, client.used .. ' ' .. digits(now))
+    redis.call('PEXPIRE', keys.used_keys, 2 * args.key_ms)
+  end
 end
 
 local function main(lanes, open_facets, open_objects, open_labels)

@@ -348,6 +348,22 @@ impl Store {
         Ok(Numbers { events, batches, counters, jobs, log_bytes: log.iter().sum() })
     }
 
+    /// How many idempotency keys each client uses that uses many of them. What was counted more than `key_ms` ago has
+    /// expired.
+    pub(crate) async fn idempotency_used(&self, key_ms: u64) -> Result<Vec<(String, u64)>, Error> {
+        let key = self.bus().idempotency_used();
+        let used: Vec<(String, String)> = self.redis().command("HGETALL").key(&key).query().await?;
+        if used.is_empty() {
+            return Ok(Vec::new());
+        }
+        let now = self.now_ms().await?;
+        let current = |(client, noted): (String, String)| {
+            let (keys, at) = noted.split_once(' ')?;
+            (at.parse::<u64>().ok()? + key_ms > now).then_some((client, keys.parse().ok()?))
+        };
+        Ok(used.into_iter().filter_map(current).collect())
+    }
+
     /// The counters of a subscription and its dead letters.
     pub(crate) async fn movements(&self, token: &str) -> Result<SubscriberNumbers, Error> {
         let bus = self.bus();

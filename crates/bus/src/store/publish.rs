@@ -167,7 +167,8 @@ impl Store {
             .key(&bus.objects())
             .key(&bus.objects_old())
             .key(&bus.log())
-            .key(&bus.objects_state());
+            .key(&bus.objects_state())
+            .key(&bus.idempotency_used());
         for (topic, _) in &fan_out.topics {
             script = script.key(&bus.topic(topic));
         }
@@ -214,6 +215,9 @@ impl Store {
             for place in targets {
                 script = script.arg(place + 1);
             }
+        }
+        for client in &fan_out.clients {
+            script = script.arg(&**client);
         }
         for (_, limits) in &fan_out.queues {
             script = script.arg(limits);
@@ -305,6 +309,7 @@ fn group<'a>(words: &mut impl Iterator<Item = &'a str>, limit: u64, events: usiz
         "q" => Refusal::WaitingFull,
         "e" => Refusal::EnvironmentFull { limit },
         "m" => Refusal::MemoryShort,
+        "k" => Refusal::KeysUsedUp { retry_ms: prev.map_or(1, |EventId(ms)| ms) },
         "x" => Refusal::Outdated,
         "n" => return Some(Accepted::New(Vec::new())),
         _ => Refusal::Conflict,
@@ -333,9 +338,9 @@ mod tests {
             |id, prev: Option<u64>, tprev: Option<u64>| (EventId(id), prev.map(EventId), tprev.map(EventId));
         assert_eq!(
             read(
-                "ok 64 - - 128 64 - 192 128 64 r 64 - c - - f - - q - - e - - m - - x - - n - -",
+                "ok 64 - - 128 64 - 192 128 64 r 64 - c - - f - - q - - e - - m - - k 9 - x - - n - -",
                 7,
-                [1, 2, 3, 1, 1, 1, 1, 1, 1, 0].into_iter()
+                [1, 2, 3, 1, 1, 1, 1, 1, 1, 1, 0].into_iter()
             ),
             PublishReply::Accepted(vec![
                 Accepted::New(vec![numbers(64, None, None)]),
@@ -346,6 +351,7 @@ mod tests {
                 Accepted::Refused(Refusal::WaitingFull),
                 Accepted::Refused(Refusal::EnvironmentFull { limit: 7 }),
                 Accepted::Refused(Refusal::MemoryShort),
+                Accepted::Refused(Refusal::KeysUsedUp { retry_ms: 9 }),
                 Accepted::Refused(Refusal::Outdated),
                 Accepted::New(Vec::new()),
             ])

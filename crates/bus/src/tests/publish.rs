@@ -256,23 +256,75 @@ async fn a_group_is_accepted_as_a_whole_with_the_state_of_its_object() {
     assert_true(&redis, "a group").await;
 }
 
+/// Otherwise its event could be published twice, and the faster a client publishes, the sooner.
 #[tokio::test]
-async fn idempotency_keys_are_capped_in_number_and_time() {
+async fn an_idempotency_key_is_remembered_for_its_time_at_any_rate() {
     let server = Server::in_memory().await;
     let mut hands = Hands::new(&server, Vec::new()).await;
     hands.options.idempotency_keys = 20;
-    for n in 0..60 {
+    hands.options.idempotency_seconds = 10;
+    for n in 0..20 {
         hands.publish(&[(0, keyed("a", &format!("k{n}")))]).await;
+        hands.time.advance(100);
     }
+    hands.sequence += 1;
+    let reply = hands.send(&[(0, keyed("a", "k0")), (0, keyed("a", "more")), (0, event("a"))]).await.unwrap();
+    let PublishReply::Accepted(got) = reply else { panic!("{reply:?}") };
+    assert!(matches!(got[0], Accepted::Repeat(_)), "the first key: {got:?}");
+    assert_eq!(got[1], Accepted::Refused(Refusal::KeysUsedUp { retry_ms: 8_000 }), "no key is left");
+    assert!(matches!(got[2], Accepted::New(_)), "an event without a key: {got:?}");
     let redis = hands.store.shard().redis().clone();
+    assert_eq!(hands.store.idempotency_used(10_000).await.unwrap(), [("shop".to_owned(), 20)]);
+
+    hands.time.advance(8_000);
+    hands.publish(&[(0, keyed("a", "k0"))]).await;
+    hands.sequence += 1;
+    let reply = hands.send(&[(0, keyed("a", "k1")), (0, keyed("a", "more"))]).await.unwrap();
+    let PublishReply::Accepted(got) = reply else { panic!("{reply:?}") };
+    assert!(matches!(got[0], Accepted::Repeat(_)), "it has not expired: {got:?}");
+    assert_eq!(got[1], Accepted::Refused(Refusal::KeysUsedUp { retry_ms: 100 }));
+
+    hands.time.advance(20_000);
+    assert_eq!(hands.store.idempotency_used(10_000).await.unwrap(), [], "it was counted long ago");
+    for n in 0..20 {
+        hands.publish(&[(0, keyed("a", &format!("next{n}")))]).await;
+    }
     for (command, key) in [("HLEN", "bus:idempotency:keys:shop"), ("ZCARD", "bus:idempotency:ages:shop")] {
-        let held = number(&redis, command, &[key]).await;
-        assert!((15..=21).contains(&held), "{key} holds {held}");
+        assert_eq!(number(&redis, command, &[key]).await, 20, "{key} has expired keys");
     }
     assert!(number(&redis, "PTTL", &["bus:idempotency:keys:shop"]).await > 0);
+    assert_true(&redis, "keys").await;
+}
+
+/// A client that has used all of its keys does not take those of others.
+#[tokio::test]
+async fn the_idempotency_keys_of_a_client_are_its_own() {
+    let server = Server::in_memory().await;
+    let mut hands = Hands::new(&server, Vec::new()).await;
+    hands.options.idempotency_keys = 3;
+    hands.publish(&[(0, keyed("a", "1")), (0, keyed("a", "2")), (0, keyed("a", "3"))]).await;
+    hands.fan_out.clients = vec!["shop".into(), "other".into()];
+    let one = || Published {
+        topic: Some(0),
+        channel: "shop:update:t",
+        rest: b"\"url\":\"a\"}",
+        queues: Vec::new(),
+        delay: None,
+    };
+    let group = |client, key| Group {
+        object: "a",
+        hash: lane_hash("a"),
+        state: None,
+        backend: None,
+        idempotency: Some((client, key, "body")),
+        events: vec![one()],
+        change: None,
+    };
     hands.sequence += 1;
-    let reply = hands.send(&[(0, keyed("a", "k59"))]).await.unwrap();
-    assert!(matches!(reply, PublishReply::Accepted(got) if matches!(got[0], Accepted::Repeat(_))));
+    let reply = hands.send_groups(&[group(0, "4"), group(1, "4")]).await.unwrap();
+    let PublishReply::Accepted(got) = reply else { panic!("{reply:?}") };
+    assert!(matches!(got[0], Accepted::Refused(Refusal::KeysUsedUp { .. })), "{got:?}");
+    assert!(matches!(got[1], Accepted::New(_)), "{got:?}");
 }
 
 /// Redis does not undo a script that fails half-way, so a key of another type must be found before the first write.
@@ -297,6 +349,7 @@ async fn an_unexpected_key_type_rejects_the_whole_call() {
         "bus:generations:s",
         "bus:idempotency:keys:shop",
         "bus:idempotency:ages:shop",
+        "bus:idempotency:used",
     ];
     let server = Server::in_memory().await;
     let mut hands = Hands::new(&server, vec![subscriber("s", 1, 100, 0)]).await;

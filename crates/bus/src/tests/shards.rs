@@ -55,3 +55,77 @@ async fn three_shards_deliver_everything_in_order_and_forget_a_subscription_ever
     let refused = other.run(tokio_util::sync::CancellationToken::new()).await;
     assert!(matches!(refused, Err(Error::OtherShards { stored: 3, configured: 2 })), "{refused:?}");
 }
+
+/// Commands that all shards of a server have executed.
+async fn commands(redis: &signalbox_store::Fabric) -> u64 {
+    let stats: String = redis.command("INFO").arg("stats").query().await.unwrap();
+    let count = stats.lines().find_map(|line| line.strip_prefix("total_commands_processed:")).unwrap();
+    count.trim().parse().unwrap()
+}
+
+#[tokio::test]
+async fn a_change_of_the_registry_costs_as_much_after_many_clients_have_left() {
+    const SHARDS: u64 = 8;
+    const CLIENTS: usize = 100;
+    let server = Server::in_memory().await;
+    let redis = server.open::<FabricRole>();
+    let quiet = Options { deliver: false, housekeeping_ms: 3_600_000, ..quick() };
+    let pacemaker =
+        Pacemaker::start_on(&redis, SHARDS as usize, quiet, None, Recorder::default()).ready().await;
+    let bus = &pacemaker.handle;
+    for client in 0..CLIENTS {
+        bus.subscribe(&format!("c{client}"), wanted(&["orders"])).await.unwrap();
+    }
+    for client in 0..CLIENTS {
+        bus.unsubscribe(&format!("c{client}")).await.unwrap();
+    }
+    for shard in 0..SHARDS {
+        let purge = format!("{{s{shard}}}bus:purge");
+        eventually("the lanes to be cleared away", || async {
+            equal(number(&redis, "HLEN", &[&purge]).await, 0)
+        })
+        .await;
+    }
+    let before = commands(&redis).await;
+    bus.subscribe("last", wanted(&["orders"])).await.unwrap();
+    let cost = commands(&redis).await - before;
+    assert!(cost < 40 * SHARDS, "{cost} commands in {SHARDS} shards");
+    for shard in 0..SHARDS {
+        let stamp = format!("{{s{shard}}}bus:registry");
+        assert_eq!(
+            strings(&redis, "HVALS", &[&stamp]).await[1],
+            strings(&redis, "HVALS", &["{s0}bus:registry"]).await[1]
+        );
+    }
+}
+
+/// Without the registry that the change began with, a shard is brought to the present from what it has itself.
+#[tokio::test]
+async fn a_shard_that_missed_changes_gets_all_of_them() {
+    let server = Server::in_memory().await;
+    let redis = server.open::<FabricRole>();
+    let quiet = Options { deliver: false, housekeeping_ms: 3_600_000, ..quick() };
+    let pacemaker = Pacemaker::start_on(&redis, 2, quiet, None, Recorder::default()).ready().await;
+    let bus = &pacemaker.handle;
+    bus.subscribe("a", wanted(&["orders"])).await.unwrap();
+    bus.subscribe("b", wanted(&["orders"])).await.unwrap();
+    let old: Vec<String> =
+        redis.command("HMGET").arg(&["{s1}bus:registry", "stamp", "snapshot"][..]).query().await.unwrap();
+    bus.unsubscribe("a").await.unwrap();
+    eventually("the lanes to be cleared away", || async {
+        equal(number(&redis, "HLEN", &["{s1}bus:purge"]).await, 0)
+    })
+    .await;
+    // As if the second shard had not been reachable.
+    redis
+        .command("HSET")
+        .arg(&["{s1}bus:registry", "stamp", &old[0], "snapshot", &old[1]][..])
+        .run()
+        .await
+        .unwrap();
+    redis.command("HSET").arg(&["{s1}bus:subscriber:a", "sent", "1"][..]).run().await.unwrap();
+    redis.command("HSET").arg(&["{s1}bus:subscriber:b", "sent", "1"][..]).run().await.unwrap();
+    bus.subscribe("b", wanted(&["orders", "users"])).await.unwrap();
+    assert_eq!(number(&redis, "EXISTS", &["{s1}bus:subscriber:a"]).await, 0, "its subscription has ended");
+    assert_eq!(number(&redis, "EXISTS", &["{s1}bus:subscriber:b"]).await, 1);
+}

@@ -120,3 +120,65 @@ async fn pacemakers_side_by_side_see_each_others_subscriptions_immediately() {
         one.handle.unsubscribe(&token).await.unwrap();
     }
 }
+
+/// A client that subscribes to ever new topics must not use up the limit for the others.
+#[tokio::test]
+async fn topics_that_exist_only_for_a_subscription_end_with_it() {
+    let server = Server::in_memory().await;
+    let pacemaker = running(&server, &Recorder::default()).await;
+    let bus = &pacemaker.handle;
+    let names = |registry: &crate::Registry| registry.topics.keys().cloned().collect::<Vec<_>>();
+    bus.publish("shop", "orders", vec![event("https://a/1")]).await[0].unwrap();
+    bus.subscribe("other", wanted(&["b"])).await.unwrap();
+    for topics in [&["a", "b"][..], &["c", "orders"], &["d", "e", "b"]] {
+        bus.subscribe("s", wanted(topics)).await.unwrap();
+    }
+    assert_eq!(names(&bus.registry()), ["b", "d", "e", "orders"]);
+    bus.unsubscribe_topic("s", "d").await.unwrap();
+    assert_eq!(names(&bus.registry()), ["b", "e", "orders"]);
+    bus.unsubscribe("s").await.unwrap();
+    assert_eq!(names(&bus.registry()), ["b", "orders"]);
+    let redis = server.open::<FabricRole>();
+    let mut stored = strings(&redis, "SMEMBERS", &["bus:topics"]).await;
+    stored.sort();
+    assert_eq!(stored, ["b", "orders"]);
+    assert_true(&redis, "removed topics").await;
+}
+
+#[test]
+fn a_client_has_a_limit_of_topics_however_it_creates_them() {
+    let limits = crate::Options { topics: 10, topics_per_client: 4, ..crate::Options::default() };
+    let mut registry = crate::Registry::default();
+    let too_many = |result: Result<(), Error>| matches!(result, Err(Error::TooMany("topics of one client")));
+    registry.claim("own", "s", &limits).unwrap();
+    registry.claim("foreign", "other", &limits).unwrap();
+    registry.subscribe("s", wanted(&["foreign", "a", "b", "c"]), 1, &limits).unwrap();
+    assert!(too_many(registry.subscribe("s", wanted(&["a", "b", "c", "d"]), 2, &limits)), "one too many");
+    assert!(
+        too_many(registry.claim("next", "s", &limits)),
+        "it publishes to one, and three wait for a publisher"
+    );
+    registry.claim("a", "s", &limits).unwrap();
+    registry.subscribe("s", wanted(&["x", "y"]), 3, &limits).unwrap();
+    assert_eq!(registry.topics.keys().collect::<Vec<_>>(), ["a", "foreign", "own", "x", "y"]);
+    // Another client is not affected.
+    registry.subscribe("t", wanted(&["p", "q", "r"]), 4, &limits).unwrap();
+    registry.claim("next", "t", &limits).unwrap();
+}
+
+#[tokio::test]
+async fn topics_of_a_deleted_client_are_removed_unless_they_have_subscribers() {
+    let server = Server::in_memory().await;
+    let pacemaker = running(&server, &Recorder::default()).await;
+    let bus = &pacemaker.handle;
+    let token = ApiToken::new("shop".into(), ["publish".to_owned()].into(), "digest".into(), None, None);
+    bus.create_api_token("digest", token).await.unwrap();
+    for topic in ["orders", "users"] {
+        bus.publish("digest", topic, vec![event("https://a/1")]).await[0].unwrap();
+    }
+    bus.subscribe("s", wanted(&["orders"])).await.unwrap();
+    bus.delete_api_token("digest").await.unwrap();
+    assert_eq!(bus.registry().topics.keys().collect::<Vec<_>>(), ["orders"]);
+    assert_eq!(bus.publish("other", "orders", vec![event("https://a/1")]).await, [Err(Refusal::Claimed)]);
+    bus.publish("other", "users", vec![event("https://a/1")]).await[0].unwrap();
+}

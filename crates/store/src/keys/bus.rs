@@ -59,6 +59,8 @@ keys! {
         /// ZSET: digests of idempotency keys by age.
         idempotency_ages(client: &str) = "bus:idempotency:ages:{client}",
             "zset", "20 minutes after the last key";
+        /// HASH: client → idempotency keys that it uses and when they were counted, if it uses more than half of its keys.
+        idempotency_used() = "bus:idempotency:used", "hash", "20 minutes after the last change";
         /// HASH: segment of the log → bytes.
         log() = "bus:log", "hash", "no expiry";
         /// HASH: id → event.

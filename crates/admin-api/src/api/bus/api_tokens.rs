@@ -139,8 +139,8 @@ async fn rotate(
 
 /// Delete a client's tokens
 ///
-/// Its subscription ends with them. If several clients have the name, all are deleted. Repeating it is no error. The name can
-/// also be a token if `bus.legacy_token_list` is on; access logs contain it then.
+/// Its subscription ends with them. If several clients have the name, all are deleted. Repeating it is not an error. The name can
+/// also be one of the client's tokens. Prefer `DELETE /api_tokens` then: a proxy in between may log paths.
 #[utoipa::path(delete, path = "/api_tokens/{name}", responses((status = 204)))]
 async fn remove(
     _: Whole<RootOnly>,
@@ -149,7 +149,7 @@ async fn remove(
     Path(name): Path<String>,
 ) -> Result<StatusCode, Problem> {
     let mut clients = app.bus.clients_named(&name).await?;
-    if clients.is_empty() && app.bus.legacy_token_list {
+    if clients.is_empty() {
         clients.extend(client_with(&app, &name).await?);
     }
     delete(&app, &notes, clients).await

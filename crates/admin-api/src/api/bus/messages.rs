@@ -137,7 +137,8 @@ fn check(text: &str, checks: Checks<'_>, key: Option<String>) -> Result<NewMessa
 #[utoipa::path(post, path = "/messages", params(Idempotency), request_body = Object,
     responses((status = 200, description = "Accepted. For an array: a result for each message", body = MessageId),
     (status = "default", description = "400 invalid_message, too_many_events, invalid_idempotency_key | \
-        403 environment_missing | 422 idempotency_conflict | 429 queue_limit_reached, environment_limit_reached | \
+        403 environment_missing | 422 idempotency_conflict | 429 queue_limit_reached, environment_limit_reached, \
+        idempotency_keys_used_up | \
         503 fabric_full, fabric_read_only, busy")))]
 async fn publish(
     caller: Confined<PublishEvents, Environments>,

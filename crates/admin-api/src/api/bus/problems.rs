@@ -73,6 +73,13 @@ impl From<Refusal> for Problem {
                 "The fabric has little memory left, and this environment uses most of it. Let its consumers catch up.",
             )
             .retry_after(10),
+            Refusal::KeysUsedUp { retry_ms } => Self::new(
+                StatusCode::TOO_MANY_REQUESTS,
+                "idempotency_keys_used_up",
+                "This client has used all of its idempotency keys, and none is forgotten before it expires. Publish more slowly, \
+                 or raise `bus.idempotency_keys`.",
+            )
+            .retry_after(u32::try_from(retry_ms.div_ceil(1000)).unwrap_or(u32::MAX)),
             // A caller that changes a label reads it again instead of returning this.
             Refusal::Outdated => unavailable(),
             Refusal::Full => Self::unavailable("fabric_full", "the fabric Redis has reached its memory limit; try again later"),

@@ -1,6 +1,6 @@
 //! Topics: publishing to them, listing and deleting them.
 
-use std::borrow::Cow;
+use std::{borrow::Cow, mem::discriminant};
 
 use axum::{
     Json as Answer,
@@ -96,7 +96,7 @@ pub async fn all(app: &App) -> Result<Vec<Topic>, Problem> {
     responses((status = 200, description = "Accepted; the body is empty", headers(("X-Signalbox-Event-Id" = u64))),
     (status = "default", description = "400 invalid_topic, invalid_event, invalid_idempotency_key | \
         403 topic_claimed, limit_reached, environment_missing | 422 idempotency_conflict | \
-        429 environment_limit_reached | 503 fabric_full, fabric_read_only, busy")))]
+        429 environment_limit_reached, idempotency_keys_used_up | 503 fabric_full, fabric_read_only, busy")))]
 async fn publish(
     caller: Confined<PublishEvents, Environments>,
     State(app): State<App>,
@@ -182,7 +182,11 @@ pub(super) fn in_order(
 fn refused_all(results: &[Result<EventId, Refusal>]) -> Option<Refusal> {
     let first = results.first()?.err()?;
     let of_each_alone = matches!(first, Refusal::Conflict);
-    (!of_each_alone && results.iter().all(|result| *result == Err(first))).then_some(first)
+    // The same reason may come with different numbers, such as how long to wait.
+    let same = |result: &Result<EventId, Refusal>| {
+        result.is_err_and(|one| discriminant(&one) == discriminant(&first))
+    };
+    (!of_each_alone && results.iter().all(same)).then_some(first)
 }
 
 /// Delete a topic
