@@ -271,7 +271,8 @@ fn caller_exists(script: &Script) {
 /// configuration, data or a client decides goes through `lists.lua`. Returns the other calls of `unpack`, each with its line.
 /// Allowed are the fields of one `HMGET` that are all literals, and a range that ends at a number.
 fn unbounded_unpacks(lua: &str) -> Vec<(usize, String)> {
-    let code = lua.lines().map(|line| line.split("--").next().unwrap_or_default()).collect::<Vec<_>>().join("\n");
+    let code =
+        lua.lines().map(|line| line.split("--").next().unwrap_or_default()).collect::<Vec<_>>().join("\n");
     let is_name = |letter: char| letter.is_alphanumeric() || "._".contains(letter);
     let mut found = Vec::new();
     for (at, _) in code.match_indices("unpack") {
@@ -288,7 +289,8 @@ fn unbounded_unpacks(lua: &str) -> Vec<(usize, String)> {
             _ => false,
         };
         if !is_bounded {
-            found.push((before.matches('\n').count() + 1, call.lines().next().unwrap_or_default().to_owned()));
+            found
+                .push((before.matches('\n').count() + 1, call.lines().next().unwrap_or_default().to_owned()));
         }
     }
     found
@@ -319,7 +321,8 @@ fn is_of_literal_fields(text: &str) -> bool {
     let Some(call) = text.strip_prefix("redis.call") else { return false };
     match &arguments(call)[..] {
         [command, _, fields @ ..] => {
-            command == "'HMGET'" && fields.iter().all(|field| field.starts_with('\'') && !field.contains(".."))
+            command == "'HMGET'"
+                && fields.iter().all(|field| field.starts_with('\'') && !field.contains(".."))
         }
         _ => false,
     }

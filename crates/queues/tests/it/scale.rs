@@ -155,3 +155,25 @@ async fn cost_of_a_message() {
         );
     }
 }
+
+/// More values than Lua can pass to a function, in every list of a call.
+#[tokio::test]
+async fn one_call_takes_returns_and_acknowledges_thousands_of_messages() {
+    const MESSAGES: usize = 4_500;
+    let server = Server::in_memory().await;
+    let hands = Hands::new(&server).await;
+    let environments: Vec<String> = (0..MESSAGES).map(|n| format!("e{n}")).collect();
+    for part in environments.chunks(500) {
+        hands.push(&part.iter().map(|environment| (environment.as_str(), "m")).collect::<Vec<_>>()).await;
+    }
+    let pulled = hands.pull(MESSAGES).await;
+    assert_eq!(pulled.len(), MESSAGES);
+    let receipts: Vec<_> = pulled.iter().map(|(receipt, _)| receipt).collect();
+    assert_eq!(hands.nack(0, &receipts).await.len(), MESSAGES);
+    hands.assert_true(Q, "after all messages were returned").await;
+    let pulled = hands.pull(MESSAGES).await;
+    let receipts: Vec<_> = pulled.iter().map(|(receipt, _)| receipt).collect();
+    assert_eq!(hands.ack(&receipts).await.len(), MESSAGES);
+    hands.assert_true(Q, "after all messages were acknowledged").await;
+    assert_eq!(hands.ring(Q).await, Vec::<String>::new());
+}

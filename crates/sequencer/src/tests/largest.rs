@@ -20,8 +20,7 @@ async fn backlog() -> World {
         let one = WantedBackend { workers: WORKERS, ..one };
         world.bus.handle.put_backend(&format!("b{backend}"), one, "whsec_").await.unwrap();
     }
-    let objects: Vec<String> =
-        (0..BACKENDS * OBJECTS).map(|n| format!("b{}/{n}", n % BACKENDS)).collect();
+    let objects: Vec<String> = (0..BACKENDS * OBJECTS).map(|n| format!("b{}/{n}", n % BACKENDS)).collect();
     for part in objects.chunks(300) {
         let publishes = part.iter().map(|object| world.bus.handle.publish_group("shop", group(object, 2)));
         let accepted = futures_util::future::join_all(publishes).await;
