@@ -174,8 +174,13 @@ fn register_fabric(registry: &mut Registry, all: &Numbers, credentials: Credenti
         |n| n.last_attempted_ms.map(|ms| ms / 1000),
     );
 
-    let Jobs { instant, scheduled, pending } = all.jobs;
-    let jobs = by_state([("instant", instant), ("scheduled", scheduled), ("pending", pending)]);
+    let Jobs { instant, scheduled, pending, waiting } = all.jobs;
+    let jobs = by_state([
+        ("instant", instant),
+        ("scheduled", scheduled),
+        ("pending", pending),
+        ("waiting", waiting),
+    ]);
     registry.register("jobs", "Delivery jobs, by state", jobs);
     registry.register("log_bytes", "Bytes of events in the log", ConstGauge::new(gauge_of(all.log_bytes)));
     let Credentials { clear, encrypted, locked, .. } = credentials;
