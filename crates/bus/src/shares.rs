@@ -5,7 +5,7 @@
 //! delivery at a time is attempted to a subscriber, until one succeeds. Its other lanes wait in Redis until that delivery
 //! ends (`refuse.lua`), which costs nothing.
 //!
-//! If the pauses of a subscriber are ended, because its subscription was changed or an operator retries, it starts anew: its
+//! If the pauses of a subscriber are ended, because its subscription was changed or an operator retries, it starts again: its
 //! receiver may be another one, and a delivery to the former one does not delay it.
 
 use std::collections::{BTreeMap, HashMap};

@@ -352,7 +352,7 @@ impl Model {
             let created = strings(redis, "LRANGE", &[&format!("bus:batch:{}", pair[1]), "1", "1"]).await;
             let limit = created[0].parse::<u64>().unwrap() + self.timeout(token);
             let job = job_of(token, &pair[0]);
-            // A timeout that was extended leaves the lane as it is. A pause of a batch that was dropped may go on.
+            // A timeout that was extended leaves the lane as it is. A pause of a batch that was dropped may continue.
             let limit = limit.max(now).max(self.pauses.get(&job).copied().unwrap_or_default());
             if let Some((_, due)) = scheduled.iter().find(|(one, _)| *one == job)
                 && *due > limit + GRACE_MS
