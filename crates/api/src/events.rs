@@ -168,6 +168,9 @@ pub struct Jobs {
     pub scheduled: u64,
     /// Taken by a worker.
     pub pending: u64,
+    /// Waiting for a place among the deliveries, for another delivery to the same subscriber, or for older lanes.
+    #[serde(default)]
+    pub waiting: u64,
 }
 
 /// The secrets that sign deliveries.
@@ -262,6 +265,8 @@ pub enum DeliveryResult {
     Dead,
     /// The receiver is gone, and the subscription is disabled.
     Gone,
+    /// Nothing was sent: it waits for one of the deliveries to slow or failing receivers (`bus.slow_deliveries`).
+    Waiting,
 }
 
 /// An attempt to deliver a batch.

@@ -54,6 +54,7 @@ impl Handle {
             all.jobs.instant += shard.jobs.instant;
             all.jobs.scheduled += shard.jobs.scheduled;
             all.jobs.pending += shard.jobs.pending;
+            all.jobs.waiting += shard.jobs.waiting;
             all.log_bytes += shard.log_bytes;
             for (name, count) in shard.counters {
                 *all.counters.entry(name).or_default() += count;

@@ -61,6 +61,14 @@
 //!                         (a full batch waits: instant)                  (or waiting: for an older generation)
 //! ```
 //!
+//! A job that was taken and gets no place (`shares.rs`) is put back by `refuse.lua`. It is *behind* until a delivery to its
+//! subscriber ends, or *slow* until a pacemaker has a place for another slow delivery. Neither is polled: the script that ends
+//! the delivery makes the next one ready, and a pacemaker takes as many slow ones as it has places.
+//!
+//! Whatever ends the pauses of a subscriber (`kick.lua`: it subscribed again, was changed, or is retried) also counts them, in
+//! `kicks`. A job remembers the count of the time when it was taken. If it is settled under another count, its lane does not
+//! pause, because the failure may be that of a former receiver.
+//!
 //! A job is the MessagePack of `["lane", [token, generation, lane]]`. It is in exactly one of these states while its
 //! lane has a batch. While the lane has none, the job does not exist. A publish creates a job only for a lane without
 //! batches. Any other lane already has a job, and the script that settles this job checks the lane again. So no wake-up

@@ -175,8 +175,13 @@ fn register_fabric(registry: &mut Registry, all: &Numbers, credentials: Credenti
         |n| n.last_attempted_ms.map(|ms| ms / 1000),
     );
 
-    let Jobs { instant, scheduled, pending } = all.jobs;
-    let jobs = by_state([("instant", instant), ("scheduled", scheduled), ("pending", pending)]);
+    let Jobs { instant, scheduled, pending, waiting } = all.jobs;
+    let jobs = by_state([
+        ("instant", instant),
+        ("scheduled", scheduled),
+        ("pending", pending),
+        ("waiting", waiting),
+    ]);
     registry.register("jobs", "Delivery jobs, by state", jobs);
     let used = Family::<Names<1>, Gauge>::default();
     for (name, percent) in &all.idempotency_keys {

@@ -283,12 +283,14 @@ impl Handle {
         self.retry_now(client).await.map(drop)
     }
 
-    /// Ends the pauses of the client's lanes after failures. Returns how many paused.
+    /// Ends the pauses of the client's lanes after failures. Returns how many paused. Those in flight do not pause after
+    /// this attempt, because its receiver may be another one by now.
     pub async fn retry_now(&self, client: &str) -> Result<u64, Error> {
         self.known(client).await?;
+        let timeout_ms = self.core.view().subscription(client).map_or(0, |one| one.timeout_ms);
         let mut kicked = 0;
         for store in &self.core.stores {
-            kicked += store.kick(client).await?;
+            kicked += store.kick(client, timeout_ms).await?;
         }
         Ok(kicked)
     }

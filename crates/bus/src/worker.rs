@@ -30,7 +30,7 @@ use super::{
     core::Core,
     retry::Retry,
     shares::{Ended, Share, Shares},
-    store::{Store, Taken, Turn},
+    store::{Held, Store, Taken, Turn},
 };
 
 /// The maximum time between two checks for jobs.
@@ -52,22 +52,19 @@ enum Note {
     /// It no longer counts as a worker.
     Released,
     /// It has been under way for long.
-    Hangs { token: String },
+    Hangs(Held),
     /// It is over and its job settled.
     Done(Done),
 }
 
 /// A delivery that is over.
 struct Done {
-    worker: String,
-    token: String,
-    lane: String,
+    held: Held,
     ended: Ended,
     /// Whether it counts as a worker.
     quick: bool,
     /// Whether it was reported as [`Note::Hangs`].
     hung: bool,
-    refused: bool,
 }
 
 /// One shard's fetcher with its workers.
@@ -87,6 +84,8 @@ pub(super) struct Fetcher<D> {
     slots: Arc<Semaphore>,
     /// There may be jobs that were not taken.
     more: bool,
+    /// There may be jobs that wait for a slow delivery.
+    slow_waits: bool,
     next_due: Option<Instant>,
     retry: Retry,
     /// The server's time, and this process's time when it was received.
@@ -116,6 +115,7 @@ impl<D: Deliverer> Fetcher<D> {
             most,
             slots: Arc::new(Semaphore::new(workers)),
             more: true,
+            slow_waits: false,
             next_due: None,
             retry: Retry::default(),
             clock: (0, Instant::now()),
@@ -129,10 +129,9 @@ impl<D: Deliverer> Fetcher<D> {
         let mut wakes = self.store.wakes();
         loop {
             // All who are done first: a look costs the same for one worker and for all of them.
-            while let Ok(note) = self.notes.1.try_recv() {
-                self.note(Some(note));
-            }
-            if self.more && !self.retry.is_paused() && self.free_slots() > 0 {
+            self.hear();
+            let more = self.more || (self.slow_waits && self.slow_places() > 0);
+            if more && !self.retry.is_paused() && self.free_slots() > 0 {
                 self.fetch(&shutdown).await;
                 continue;
             }
@@ -161,15 +160,28 @@ impl<D: Deliverer> Fetcher<D> {
         self.most.saturating_sub(self.quick).min(self.idle.len())
     }
 
+    /// How many more slow deliveries may begin.
+    fn slow_places(&self) -> usize {
+        self.core.options.slow_deliveries.saturating_sub(self.slow)
+    }
+
+    /// Processes the notifications of deliveries.
+    fn hear(&mut self) {
+        while let Ok(note) = self.notes.1.try_recv() {
+            self.note(Some(note));
+        }
+    }
+
     async fn fetch(&mut self, shutdown: &CancellationToken) {
         let asked = self.free_slots().min(MAX_TAKEN);
         let workers: Vec<String> = self.idle[self.idle.len() - asked..].to_vec();
-        match self.store.acquire(&workers, PROMOTE).await {
+        match self.store.acquire(&workers, PROMOTE, self.slow_places()).await {
             Ok(turn) => {
                 if self.retry.succeeded() {
                     tracing::info!(shard = self.store.shard().index(), "jobs can be taken again");
                 }
                 self.more = turn.left > 0 || turn.taken.len() == asked;
+                self.slow_waits = turn.slow > 0;
                 self.clock = (turn.now_ms, Instant::now());
                 self.next_due = turn.next_due_ms.map(|due| in_future(due, turn.now_ms));
                 self.start(turn, shutdown).await;
@@ -186,18 +198,21 @@ impl<D: Deliverer> Fetcher<D> {
     }
 
     async fn start(&mut self, turn: Turn, shutdown: &CancellationToken) {
-        let mut view = self.core.view();
-        if turn.stamp != view.stamp
-            && let Ok(refreshed) = self.core.refresh().await
-        {
-            view = refreshed;
-            self.shares.retain(|token| view.subscription(token).is_some());
+        let mut view = Some(self.core.view());
+        if view.as_ref().is_some_and(|view| turn.stamp != view.stamp) {
+            // With an outdated view, a lane would pause for long although its subscription was enabled.
+            view = self.core.refresh().await.ok();
+            if let Some(view) = &view {
+                self.shares.retain(|token| view.subscription(token).is_some());
+            }
         }
+        // A lane that waited for a delivery to end may have been taken before the notification of that end.
+        self.hear();
         for taken in turn.taken {
             let worker = taken.held.worker.clone();
             self.idle.retain(|idle| *idle != worker);
             self.busy.lock().insert(worker);
-            let subscription = view.subscription(&taken.held.token).cloned();
+            let subscription = view.as_ref().and_then(|view| view.subscription(&taken.held.token).cloned());
             self.deliver(taken, subscription, turn.now_ms, shutdown);
         }
     }
@@ -210,10 +225,8 @@ impl<D: Deliverer> Fetcher<D> {
         now_ms: u64,
         shutdown: &CancellationToken,
     ) {
-        let (token, lane) =
-            (taken.held.token.clone(), format!("{}.{}", taken.held.generation, taken.held.lane));
-        let slow_is_full = self.slow >= self.core.options.slow_deliveries;
-        let share = self.shares.begin(&token, &lane, taken.health, slow_is_full);
+        let slow_is_full = self.slow_places() == 0;
+        let share = self.shares.begin(&taken.held, taken.health, &taken.kicks, slow_is_full);
         *if share == Share::Slow { &mut self.slow } else { &mut self.quick } += 1;
         let delivery = Delivery {
             core: Arc::clone(&self.core),
@@ -226,18 +239,25 @@ impl<D: Deliverer> Fetcher<D> {
         let slots = Arc::clone(&self.slots);
         self.deliveries.spawn(async move {
             let mut done = Done {
-                worker: taken.held.worker.clone(),
-                token,
-                lane,
+                held: taken.held.clone(),
                 ended: Ended::NotAttempted,
                 quick: share != Share::Slow,
                 hung: false,
-                refused: share == Share::Refused,
             };
-            if share == Share::Refused {
-                delivery.refuse(&taken).await;
-            } else {
-                let slot = if done.quick { DeliverySlot::acquire(slots).await } else { DeliverySlot::none() };
+            let slot = match share {
+                Share::Behind(before) => {
+                    delivery.refuse(&taken, Some(&before)).await;
+                    None
+                }
+                Share::Full => {
+                    delivery.note_waiting(&taken, now_ms);
+                    delivery.refuse(&taken, None).await;
+                    None
+                }
+                Share::Quick => Some(DeliverySlot::acquire(slots).await),
+                Share::Slow => Some(DeliverySlot::none()),
+            };
+            if let Some(slot) = slot {
                 let running = tokio::spawn(delivery.run(taken, subscription, now_ms, slot.clone()));
                 watch(running, &slot, slow_after, &mut done, &notes).await;
             }
@@ -252,14 +272,12 @@ impl<D: Deliverer> Fetcher<D> {
                 self.quick -= 1;
                 self.slow += 1;
             }
-            Some(Note::Hangs { token }) => self.shares.hangs(&token),
+            Some(Note::Hangs(held)) => self.shares.hangs(&held),
             Some(Note::Done(done)) => {
                 *if done.quick { &mut self.quick } else { &mut self.slow } -= 1;
-                if !done.refused {
-                    self.shares.end(&done.token, &done.lane, done.ended, done.hung);
-                }
-                self.busy.lock().remove(&done.worker);
-                self.idle.push(done.worker);
+                self.shares.end(&done.held, done.ended, done.hung);
+                self.busy.lock().remove(&done.held.worker);
+                self.idle.push(done.held.worker);
             }
             None => {}
         }
@@ -301,7 +319,7 @@ async fn watch(
     }
     if ended.is_none() {
         done.hung = true;
-        let _ = notes.send(Note::Hangs { token: done.token.clone() });
+        let _ = notes.send(Note::Hangs(done.held.clone()));
         ended = Some(running.await);
     }
     // A panic here is not a failure of the receiver.

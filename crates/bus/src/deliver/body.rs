@@ -54,6 +54,9 @@ pub fn rendered(event: &Event) -> &[u8] {
     event.rendered.get_or_init(|| item(event).into_boxed_slice())
 }
 
+/// The mark of an event that was redriven, replayed or sent again.
+const REDRIVEN: &[u8] = b",\"redriven\":true";
+
 /// The event as JSON for a subscriber that gets only the events of some environments. The previous event of the object can
 /// belong to another one, and the subscriber would wait for it without end, so it is not named.
 fn rendered_alone(event: &Event) -> Vec<u8> {
@@ -71,24 +74,24 @@ pub(super) fn batch(batch: &BatchContents, is_confined: bool) -> Vec<u8> {
     };
     let gap =
         if batch.gaps.is_empty() { Vec::new() } else { serde_json::to_vec(&batch.gaps).unwrap_or_default() };
-    let size = items.iter().map(|item| item.len() + 1).sum::<usize>() + gap.len() + 16;
+    let marks = batch.redriven.iter().filter(|redriven| **redriven).count() * REDRIVEN.len();
+    let size = items.iter().map(|item| item.len() + 1).sum::<usize>() + gap.len() + marks + 16;
     let mut body = Vec::with_capacity(size);
     body.push(b'[');
     for (index, item) in items.into_iter().enumerate() {
-        match item.strip_suffix(b"}") {
-            Some(open) if index == 0 && !gap.is_empty() => {
-                body.extend_from_slice(open);
-                body.extend_from_slice(b",\"gap\":");
-                body.extend_from_slice(&gap);
-                body.push(b'}');
-            }
-            _ => {
-                if index > 0 {
-                    body.push(b',');
-                }
-                body.extend_from_slice(&item);
-            }
+        if index > 0 {
+            body.push(b',');
         }
+        // What belongs to this subscriber follows the shared members.
+        body.extend_from_slice(item.strip_suffix(b"}").unwrap_or(&item));
+        if batch.redriven.get(index) == Some(&true) {
+            body.extend_from_slice(REDRIVEN);
+        }
+        if index == 0 && !gap.is_empty() {
+            body.extend_from_slice(b",\"gap\":");
+            body.extend_from_slice(&gap);
+        }
+        body.push(b'}');
     }
     body.push(b']');
     body
@@ -122,7 +125,7 @@ mod tests {
 
     fn contents(events: Vec<Event>, gaps: Vec<Gap>) -> BatchContents {
         let events = events.into_iter().map(Arc::new).collect();
-        BatchContents { id: "b".to_owned(), created_ms: 0, attempts: 0, events, gaps }
+        BatchContents { id: "b".to_owned(), created_ms: 0, attempts: 0, events, redriven: Vec::new(), gaps }
     }
 
     /// The event before could be one that it never gets.
@@ -168,6 +171,17 @@ mod tests {
                 r#""id":3,"prev":2}]"#
             )
         );
+    }
+
+    #[test]
+    fn an_event_that_was_redriven_is_marked_for_its_own_subscriber() {
+        let gap = Gap { first: EventId(3), last: EventId(9), count: 4, reason: "dead".to_owned() };
+        let mut one = contents(vec![event(1, None), event(2, None)], vec![gap]);
+        let plain = String::from_utf8(batch(&one)).unwrap();
+        one.redriven = vec![true, false];
+        let marked = String::from_utf8(batch(&one)).unwrap();
+        assert_eq!(marked, plain.replace(r#""id":1,"gap""#, r#""id":1,"redriven":true,"gap""#));
+        assert_ne!(marked, plain);
     }
 
     #[test]

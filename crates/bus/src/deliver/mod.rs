@@ -17,7 +17,7 @@ use super::{Event, Gap, Subscription};
 /// The content of one delivery.
 #[derive(Debug, Clone)]
 pub struct BatchContents {
-    /// The batch's id: the same at every attempt, so it serves as the webhook's id.
+    /// The batch's id, which serves as the webhook's id: the same at every attempt, until the batch is halved.
     pub id: String,
     /// When its first event was put into it, in unix milliseconds of the fabric's clock.
     pub created_ms: u64,
@@ -26,6 +26,8 @@ pub struct BatchContents {
     /// The events in ID order, except that redriven and replayed ones are at the position of their request. Never
     /// empty.
     pub events: Vec<Arc<Event>>,
+    /// For each event whether it was redriven, replayed or sent again on request, so that lower IDs may follow higher ones.
+    pub redriven: Vec<bool>,
     /// The gaps of the lane since its last delivery; to be sent with the first event.
     pub gaps: Vec<Gap>,
 }

@@ -175,7 +175,14 @@ fn batch() -> Arc<BatchContents> {
         rendered: OnceLock::new(),
     };
     let events = vec![Arc::new(event)];
-    Arc::new(BatchContents { id: "aB3+/".to_owned(), created_ms: 0, attempts: 0, events, gaps: Vec::new() })
+    Arc::new(BatchContents {
+        id: "aB3+/".to_owned(),
+        created_ms: 0,
+        attempts: 0,
+        events,
+        redriven: Vec::new(),
+        gaps: Vec::new(),
+    })
 }
 
 async fn deliver(to: &str) -> Outcome {

@@ -21,10 +21,11 @@ local function read_acks(lanes)
       events = tonumber(ARGV[at + 7]), gaps = lists.copy(ARGV, at + 9, at + 8 + gaps), counters = KEYS[9 + place],
     }
     replies[place] = 0
-    if lanes.holds(ack.worker, ack.job, ack.token, ack.name, ack.bid) then
+    ack.kicks = lanes.holds(ack.worker, ack.job, ack.token, ack.name, ack.bid)
+    if ack.kicks then
       ack.items = redis.call('LRANGE', lanes.batch_key(ack.bid), 3, -1)
       lanes.expect('hash', ack.counters, lanes.current_key(ack.token), lanes.generations_key(ack.token))
-      lanes.expect('list', lanes.gaps_key(ack.token, ack.name))
+      lanes.expect('list', lanes.gaps_key(ack.token, ack.name), lanes.behind_key(ack.token))
       acks[#acks + 1], replies[place] = ack, 1
     end
     at = at + 9 + gaps
@@ -48,7 +49,8 @@ local function main(lanes)
     lanes.release(ack.token, ack.items)
     lanes.health(ack.token, 1, now)
     redis.call('HINCRBY', ack.counters, 'sent', ack.events)
-    lanes.settle(ack.job, ack.token, ack.generation, ack.name, ack.timeout, now)
+    lanes.settle(ack.job, ack.token, ack.generation, ack.name, ack.timeout, now, ack.kicks)
+    lanes.next_in_line(ack.token, true)
     events = events + ack.events
   end
   redis.call('HINCRBY', KEYS[9], 'events.delivered', events)

@@ -4,9 +4,11 @@
 -- KEYS[10]: hash, the registry of this shard
 -- ARGV[1]: integer, unix ms; empty for the time of this server
 -- ARGV[2]: integer, maximum number of due jobs to make instant
--- ARGV[3...]: strings, idle workers
--- Returns {now, due of the earliest scheduled job or empty, instant jobs left, the registry's stamp or empty, one
--- {worker, job, token, generation, lane, batch, health, {items of the batch}, {gaps of the lane}} for each job}.
+-- ARGV[3]: integer, number of slow deliveries that may begin; jobs that wait for such a place are taken first
+-- ARGV[4...]: strings, idle workers
+-- Returns {now, due of the earliest scheduled job or empty, instant jobs left, jobs that wait for a slow delivery, the
+-- registry's stamp or empty, one {worker, job, token, generation, lane, batch, health, kicks, {items of the batch}, {gaps of
+-- the lane}} for each job}.
 -- Caller: Store::acquire
 
 -- Makes due scheduled jobs instant.
@@ -40,24 +42,34 @@ local function open_job(lanes, worker, job, held)
     bid = redis.call('HGET', lanes.current_key(token), name)
     if not bid then
       redis.call('SREM', KEYS[4], job)
+      lanes.next_in_line(token)
       return nil
     end
   end
   if not held and lanes.must_wait(token, generation) then
     redis.call('SADD', lanes.waiting_key(token), job)
+    lanes.next_in_line(token)
     return nil
   end
   if promote then
     redis.call('HDEL', lanes.current_key(token), name, name .. ':bytes')
     redis.call('RPUSH', ready, bid)
   end
-  local health = redis.call('HGET', lanes.base .. 'subscriber:' .. token, 'health_points') or '100'
-  return { worker, job, token, generation, number, bid, health, redis.call('LRANGE', lanes.batch_key(bid), 0, -1),
-    redis.call('LRANGE', lanes.gaps_key(token, name), 0, -1) }
+  local known = redis.call('HMGET', lanes.base .. 'subscriber:' .. token, 'health_points', 'kicks')
+  return { worker, job, token, generation, number, bid, known[1] or '100', known[2] or '0',
+    redis.call('LRANGE', lanes.batch_key(bid), 0, -1), redis.call('LRANGE', lanes.gaps_key(token, name), 0, -1) }
 end
 
--- Takes a job for a worker: the one that it holds already, or the next instant one.
-local function take(lanes, worker, now)
+-- The next job: one that waits for a slow delivery if one may begin, otherwise an instant one.
+local function next_job(lanes, places)
+  local job = places.free > 0 and redis.call('LPOP', lanes.slow_key)
+  if not job then return redis.call('LPOP', KEYS[6]) end
+  places.free = places.free - 1
+  return job
+end
+
+-- Takes a job for a worker: the one that it holds already, or the next one.
+local function take(lanes, worker, now, places)
   local pending = lanes.pending_key(worker)
   local own = redis.call('LINDEX', pending, 0)
   if own then
@@ -67,11 +79,11 @@ local function take(lanes, worker, now)
   end
   -- If a job has no batch, its worker tries the next one, up to a limit; the caller calls again.
   for _ = 1, 100 do
-    local job = redis.call('LPOP', KEYS[6])
+    local job = next_job(lanes, places)
     if not job then return nil end
     local entry = open_job(lanes, worker, job, false)
     if entry then
-      redis.call('RPUSH', pending, job)
+      redis.call('RPUSH', pending, job, entry[8])
       redis.call('SADD', KEYS[7], worker)
       redis.call('HSET', KEYS[8], worker, lanes.text(now))
       return entry
@@ -82,9 +94,10 @@ end
 local function main(lanes)
   local now = lanes.now(ARGV[1])
   promote_due(lanes, now, tonumber(ARGV[2]))
-  local reply = { lanes.text(now), '', 0, '' }
-  for at = 3, #ARGV do reply[#reply + 1] = take(lanes, ARGV[at], now) end
+  local reply, places = { lanes.text(now), '', 0, 0, '' }, { free = tonumber(ARGV[3]) }
+  for at = 4, #ARGV do reply[#reply + 1] = take(lanes, ARGV[at], now, places) end
   reply[2] = redis.call('ZRANGE', KEYS[5], 0, 0, 'WITHSCORES')[2] or ''
-  reply[3], reply[4] = redis.call('LLEN', KEYS[6]), redis.call('HGET', KEYS[10], 'stamp') or ''
+  reply[3], reply[4] = redis.call('LLEN', KEYS[6]), redis.call('LLEN', lanes.slow_key)
+  reply[5] = redis.call('HGET', KEYS[10], 'stamp') or ''
   return reply
 end

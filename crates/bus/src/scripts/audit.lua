@@ -20,6 +20,8 @@ end
 local function places_of(lanes, token, job, held)
   local places = (held[job] or 0) + #redis.call('LPOS', KEYS[6], job, 'COUNT', 2)
     + redis.call('SISMEMBER', lanes.waiting_key(token), job)
+    + #redis.call('LPOS', lanes.behind_key(token), job, 'COUNT', 2)
+    + #redis.call('LPOS', lanes.slow_key, job, 'COUNT', 2)
   return redis.call('ZSCORE', KEYS[5], job) and places + 1 or places
 end
 

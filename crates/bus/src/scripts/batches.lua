@@ -78,9 +78,40 @@ function lanes.remove(bid, token, generation, events)
   lanes.count(token, generation, -events, -1)
 end
 
+-- Makes the next job ready that waits until a delivery to the subscriber ends, or all of them. A job that waits has a job
+-- before it that is held, or ready, or waits for a slow delivery: whichever way that one leaves its state, this is called.
+function lanes.next_in_line(token, all)
+  local key = lanes.behind_key(token)
+  for _ = 1, all and redis.call('LLEN', key) or 1 do
+    local job = redis.call('LPOP', key)
+    if not job then return end
+    lanes.instant(job)
+  end
+end
+
+-- Removes a job that no worker holds.
+function lanes.withdraw(token, job)
+  redis.call('SREM', KEYS[4], job)
+  if redis.call('ZREM', KEYS[5], job) + redis.call('SREM', lanes.waiting_key(token), job)
+    + redis.call('LREM', lanes.behind_key(token), 1, job) > 0 then return end
+  if redis.call('LREM', KEYS[6], 1, job) + redis.call('LREM', lanes.slow_key, 1, job) > 0 then
+    lanes.next_in_line(token)
+  end
+end
+
+-- How often the pauses of a subscriber's lanes were ended. If that changes while a job is held, what its worker knows of
+-- the receiver is outdated: the lane does not pause because of it.
+function lanes.kicks(token)
+  return redis.call('HGET', base .. 'subscriber:' .. token, 'kicks') or '0'
+end
+
+-- Whether a job that was held is needed still. The lanes of a subscription that ended are removed in parts, first their jobs.
+function lanes.is_needed(job) return redis.call('SISMEMBER', KEYS[4], job) == 1 end
+
 -- Puts a job that was held into its next state, which depends on the current content of its lane: events that were
--- appended in the meantime did not create another job.
-function lanes.settle(job, token, generation, name, timeout, now)
+-- appended in the meantime did not create another job. `kicks` is what `holds` returned. If the subscription has changed
+-- since then, `timeout` may be outdated, so a batch that fills is not waited for.
+function lanes.settle(job, token, generation, name, timeout, now, kicks)
   if redis.call('EXISTS', ready_key(token, name)) == 1 then return lanes.instant(job) end
   local bid = redis.call('HGET', current_key(token), name)
   if not bid then
@@ -88,20 +119,21 @@ function lanes.settle(job, token, generation, name, timeout, now)
     return
   end
   local due = tonumber(redis.call('LINDEX', batch_key(bid), 1) or 0) + timeout
-  if due <= now then return lanes.instant(job) end
+  if not lanes.is_needed(job) then return end
+  if due <= now or lanes.kicks(token) ~= kicks then return lanes.instant(job) end
   lanes.schedule(job, due)
 end
 
--- Whether the worker holds the job and the batch is still in flight. A worker whose job was taken away holds none;
--- after a lost reply the job may already be held for the lane's next batch.
+-- If the worker holds the job and the batch is still in flight, returns `kicks` of the time when it was taken. A worker
+-- whose job was taken away holds none; after a lost reply the job may already be held for the lane's next batch.
 function lanes.holds(worker, job, token, name, bid)
-  return redis.call('LINDEX', lanes.pending_key(worker), 0) == job
-    and redis.call('LINDEX', ready_key(token, name), 0) == bid
+  local held = redis.call('LRANGE', lanes.pending_key(worker), 0, 1)
+  return held[1] == job and redis.call('LINDEX', ready_key(token, name), 0) == bid and (held[2] or '0')
 end
 
--- Releases a worker's job. Redis accepts the LPOP at its memory limit, and then everything after it.
+-- Releases a worker's job. Redis accepts the DEL at its memory limit, and then everything after it.
 function lanes.let_go(worker)
-  redis.call('LPOP', lanes.pending_key(worker))
+  redis.call('DEL', lanes.pending_key(worker))
   redis.call('SREM', KEYS[7], worker)
   redis.call('HDEL', KEYS[8], worker)
 end

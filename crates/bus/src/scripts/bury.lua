@@ -18,10 +18,11 @@ local function main(lanes)
   local now = lanes.now(ARGV[1])
   local worker, job, token, generation = ARGV[2], ARGV[3], ARGV[4], ARGV[5]
   local name, bid = generation .. '.' .. ARGV[6], ARGV[7]
-  if not lanes.holds(worker, job, token, name, bid) then return 0 end
+  local kicks = lanes.holds(worker, job, token, name, bid)
+  if not kicks then return 0 end
   local batch = call('LRANGE', lanes.batch_key(bid), 0, -1)
   lanes.expect_own()
-  lanes.expect('list', KEYS[10], lanes.gaps_key(token, name))
+  lanes.expect('list', KEYS[10], lanes.gaps_key(token, name), lanes.behind_key(token))
   lanes.expect('hash', KEYS[11], lanes.base .. 'subscriber:' .. token, lanes.generations_key(token))
   -- Bodies are read before the first write. A batch is limited in events and bytes, so this is bounded.
   local items, bodies = lists.copy(batch, 4), {}
@@ -44,6 +45,7 @@ local function main(lanes)
   lanes.release(token, items)
   if ARGV[10] ~= '0' then lanes.health(token, tonumber(ARGV[13]), now) end
   call('HINCRBY', KEYS[9], 'events.dead', #items)
-  lanes.settle(job, token, generation, name, tonumber(ARGV[8]), now)
+  lanes.settle(job, token, generation, name, tonumber(ARGV[8]), now, kicks)
+  lanes.next_in_line(token)
   return 1
 end

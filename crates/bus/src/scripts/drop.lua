@@ -51,10 +51,7 @@ local function main(lanes)
   -- A lane without a batch has no job. A lane that still has batches keeps its job in its state.
   if not in_flight[oldest.job] and call('EXISTS', lanes.ready_key(token, oldest.name)) == 0
     and call('HEXISTS', lanes.current_key(token), oldest.name) == 0 then
-    if call('ZREM', KEYS[5], oldest.job) == 0 and call('LREM', KEYS[6], 1, oldest.job) == 0 then
-      call('SREM', lanes.waiting_key(token), oldest.job)
-    end
-    call('SREM', KEYS[4], oldest.job)
+    lanes.withdraw(token, oldest.job)
   end
   return #items
 end

@@ -68,13 +68,17 @@ local function ready_key(token, name) return base .. 'batches:ready:' .. token .
 local function generations_key(token) return base .. 'generations:' .. token end
 local function gaps_key(token, name) return base .. 'gaps:' .. token .. ':' .. name end
 local function waiting_key(token) return base .. 'jobs:waiting:' .. token end
+local function behind_key(token) return base .. 'jobs:behind:' .. token end
 lanes.batch_key, lanes.current_key, lanes.ready_key = batch_key, current_key, ready_key
 lanes.generations_key, lanes.gaps_key, lanes.waiting_key = generations_key, gaps_key, waiting_key
+lanes.behind_key, lanes.slow_key = behind_key, base .. 'jobs:slow:main'
 
 -- Makes a job ready. Workers sleep while the list is empty, so the first job wakes them.
 function lanes.instant(job)
   if redis.call('RPUSH', KEYS[6], job) == 1 then wake = 'now' end
 end
+
+function lanes.wake_all() wake = 'now' end
 
 -- Makes a job wait until `due`. Workers sleep until the earliest due time. An earlier one is published to them: the
 -- earliest of the call, in whatever order its jobs are scheduled.

@@ -3,7 +3,7 @@
 -- KEYS[1-9]: the keys of the lanes, see lanes.lua
 -- ARGV[1]: integer, unix ms; empty for the time of this server
 -- ARGV[2-7]: worker, the job it holds, token of the subscriber, generation and number of the lane, batch
--- ARGV[8]: integer, ms to wait
+-- ARGV[8]: integer, ms to wait; the job is ready if the pauses of the subscriber were ended since it was taken
 -- ARGV[9]: integer, points to add to the subscriber's health
 -- ARGV[10]: integer, attempts to add to the batch (0 when none was made)
 -- ARGV[11]: integer, 1 to halve the batch
@@ -17,11 +17,13 @@ local function main(lanes)
   local now = lanes.now(ARGV[1])
   local worker, job, token, generation = ARGV[2], ARGV[3], ARGV[4], ARGV[5]
   local name, bid = generation .. '.' .. ARGV[6], ARGV[7]
-  if not lanes.holds(worker, job, token, name, bid) then return 0 end
+  local kicks = lanes.holds(worker, job, token, name, bid)
+  if not kicks then return 0 end
   local batch = lanes.batch_key(bid)
   local items = call('LRANGE', batch, 0, -1)
   lanes.expect_own()
   lanes.expect('hash', lanes.base .. 'subscriber:' .. token, lanes.generations_key(token))
+  lanes.expect('list', lanes.behind_key(token))
 
   local pacing_begins = false
   lanes.let_go(worker)
@@ -49,6 +51,11 @@ local function main(lanes)
     pacing_begins = lanes.health(token, tonumber(ARGV[9]), now) - tonumber(ARGV[9]) == 100
     call('HINCRBY', KEYS[9], 'batches.failed', 1)
   end
-  lanes.schedule(job, now + tonumber(ARGV[8]))
+  if ARGV[8] == '0' or lanes.kicks(token) ~= kicks then
+    lanes.instant(job)
+  elseif lanes.is_needed(job) then
+    lanes.schedule(job, now + tonumber(ARGV[8]))
+  end
+  lanes.next_in_line(token)
   return pacing_begins and 2 or 1
 end

@@ -28,11 +28,7 @@ local function main(lanes)
         local name = generation.name .. '.' .. number
         local job, ready = lanes.job(token, generation.name, number), lanes.ready_key(token, name)
         -- The job is removed first. A worker that still holds it will find its lane empty.
-        if call('ZREM', KEYS[5], job) == 0 and call('SISMEMBER', KEYS[4], job) == 1 then
-          call('LREM', KEYS[6], 1, job)
-        end
-        call('SREM', lanes.waiting_key(token), job)
-        call('SREM', KEYS[4], job)
+        if call('SISMEMBER', KEYS[4], job) == 1 then lanes.withdraw(token, job) end
         while left > 0 do
           local bid = call('LPOP', ready)
           if not bid then break end
@@ -52,6 +48,7 @@ local function main(lanes)
   -- Jobs of a newer generation may have waited for these.
   for _, job in ipairs(call('SMEMBERS', lanes.waiting_key(token))) do lanes.instant(job) end
   call('DEL', lanes.waiting_key(token))
+  lanes.next_in_line(token, true)
   call('HDEL', KEYS[10], token)
   return 0
 end

@@ -10,7 +10,8 @@ local function main(lanes)
   local call = redis.call
   local worker, pending = ARGV[1], lanes.pending_key(ARGV[1])
   if (call('HGET', KEYS[8], worker) or '') ~= ARGV[2] then return -1 end
-  local jobs = call('LRANGE', pending, 0, -1)
+  -- With the job, the list has a count; see lanes.kicks.
+  local jobs = call('LRANGE', pending, 0, 0)
   lanes.expect_own()
 
   call('DEL', pending)
@@ -18,11 +19,12 @@ local function main(lanes)
   call('HDEL', KEYS[8], worker)
   local freed = 0
   for _, job in ipairs(jobs) do
+    local readable, what = pcall(cmsgpack.unpack, job)
+    if readable then lanes.next_in_line(what[2][1]) end
     -- A job of a subscription that has ended is not in the index.
     if call('SISMEMBER', KEYS[4], job) == 1 then
       -- A delivery was in progress. It is counted as an attempt; otherwise a batch that crashes its worker would be
       -- tried without end.
-      local what = cmsgpack.unpack(job)
       local token, generation, number = what[2][1], lanes.text(what[2][2]), lanes.text(what[2][3])
       local bid = call('LINDEX', lanes.ready_key(token, generation .. '.' .. number), 0)
       local attempts = bid and call('LINDEX', lanes.batch_key(bid), 2)

@@ -49,7 +49,7 @@ local function remove(lanes, generation, number, bid, item)
   local attempts = redis.call('LINDEX', lanes.batch_key(bid), 2)
   lanes.expect_own()
   lanes.expect('list', KEYS[10], lanes.gaps_key(token, name))
-  lanes.expect('hash', KEYS[11], lanes.generations_key(token))
+  lanes.expect('hash', KEYS[11], lanes.generations_key(token), lanes.base .. 'subscriber:' .. token)
 
   redis.call('LREM', lanes.batch_key(bid), 1, item)
   lanes.release(token, { item })
@@ -62,6 +62,8 @@ local function remove(lanes, generation, number, bid, item)
   redis.call('HINCRBY', KEYS[9], 'events.skipped', 1)
   local job = lanes.job(token, generation, number)
   if redis.call('ZREM', KEYS[5], job) == 1 then lanes.instant(job) end
+  -- If the lane is in flight, it does not pause because of the event that was skipped.
+  redis.call('HINCRBY', lanes.base .. 'subscriber:' .. token, 'kicks', 1)
 end
 
 local function main(lanes)

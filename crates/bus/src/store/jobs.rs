@@ -13,6 +13,8 @@ static ACQUIRE: Script<FabricRole> =
     Script::composed("acquire", &[include_str!("../scripts/acquire.lua"), LANES]);
 static ACK: Script<FabricRole> = Script::composed("ack", &[include_str!("../scripts/ack.lua"), LANES]);
 static NACK: Script<FabricRole> = Script::composed("nack", &[include_str!("../scripts/nack.lua"), LANES]);
+static REFUSE: Script<FabricRole> =
+    Script::composed("refuse", &[include_str!("../scripts/refuse.lua"), LANES]);
 static BURY: Script<FabricRole> = Script::composed("bury", &[include_str!("../scripts/bury.lua"), LANES]);
 static SCRUB: Script<FabricRole> = Script::composed("scrub", &[include_str!("../scripts/scrub.lua"), LANES]);
 static BEAT: Script<FabricRole> = Script::new("beat", include_str!("../scripts/beat.lua"));
@@ -47,6 +49,13 @@ pub(crate) struct Held {
     pub batch: String,
 }
 
+/// A worker and the job that it holds.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Holder {
+    pub worker: String,
+    pub job: Vec<u8>,
+}
+
 /// An acknowledgement: the batch of a held job was delivered.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Ack {
@@ -63,6 +72,8 @@ pub(crate) struct Ack {
 pub(crate) struct Taken {
     pub held: Held,
     pub health: u8,
+    /// How often the pauses of the subscriber's lanes had been ended.
+    pub kicks: String,
     pub created_ms: u64,
     pub attempts: u32,
     pub items: Vec<String>,
@@ -78,6 +89,8 @@ pub(crate) struct Turn {
     pub next_due_ms: Option<u64>,
     /// Jobs that wait to be taken still.
     pub left: u64,
+    /// Jobs that wait for a slow delivery.
+    pub slow: u64,
     pub stamp: String,
     pub taken: Vec<Taken>,
 }
@@ -132,13 +145,19 @@ async fn ack_all(store: Arc<Store>, acks: Vec<Ack>) -> Vec<SharedResult<bool>> {
 }
 
 impl Store {
-    /// Takes a job for each of `workers`, as far as there are any.
-    pub(crate) async fn acquire(&self, workers: &[String], promote: usize) -> Result<Turn, Error> {
+    /// Takes a job for each of `workers`, as far as there are any. `places` slow deliveries may begin.
+    pub(crate) async fn acquire(
+        &self,
+        workers: &[String],
+        promote: usize,
+        places: usize,
+    ) -> Result<Turn, Error> {
         let call = self
             .lanes_call(&ACQUIRE)
             .key(&self.bus().registry())
             .arg(self.clock.argument())
             .arg(promote)
+            .arg(places)
             .arg(workers);
         let reply: Vec<Value> = call.run(self.redis()).await?;
         Ok(read_turn(reply))
@@ -180,6 +199,19 @@ impl Store {
             2 => Nacked::PacingBegins,
             _ => Nacked::Done,
         })
+    }
+
+    /// The job got no place. It waits for the end of the delivery of `before`, or for a place if there is none. False when
+    /// the worker no longer holds the job.
+    pub(crate) async fn refuse(
+        &self,
+        held: &Held,
+        before: Option<&Holder>,
+        pause_ms: u64,
+    ) -> Result<bool, Error> {
+        let (worker, job) = before.map(|one| (&*one.worker, &*one.job)).unwrap_or_default();
+        let call = self.held_args(self.lanes_call(&REFUSE), held).arg(worker).arg(job).arg(pause_ms);
+        Ok(call.run::<i64>(self.redis()).await? == 1)
     }
 
     /// Drops the batch. False when the worker no longer holds the job.
@@ -255,9 +287,10 @@ impl Store {
         self.lanes_call(&DROP).arg(token).arg(reason).run(self.redis()).await
     }
 
-    /// Ends the pauses of the subscriber's lanes.
-    pub(crate) async fn kick(&self, token: &str) -> Result<u64, Error> {
-        self.lanes_call(&KICK).arg(token).run(self.redis()).await
+    /// Ends the pauses of the subscriber's lanes. Batches that fill wait `timeout_ms` at most.
+    pub(crate) async fn kick(&self, token: &str, timeout_ms: u64) -> Result<u64, Error> {
+        let call = self.lanes_call(&KICK).key(&self.bus().subscriber(token));
+        call.arg(token).arg(timeout_ms).run(self.redis()).await
     }
 
     /// Takes an event out of the subscriber's lanes; `hash` is that of its object. Searches a limited part of them, from
@@ -322,23 +355,23 @@ fn number<T: FromRedisValue + Default>(value: &Value) -> T {
 fn read_turn(reply: Vec<Value>) -> Turn {
     let mut values = reply.into_iter();
     let mut next = || values.next().unwrap_or(Value::Nil);
-    let (now, due, left, stamp) = (next(), next(), next(), next());
+    let (now, due, left, slow, stamp) = (next(), next(), next(), next(), next());
     Turn {
         now_ms: number(&now),
         next_due_ms: text(&due).parse().ok(),
         left: number(&left),
+        slow: number(&slow),
         stamp: text(&stamp),
         taken: values.filter_map(read_taken).collect(),
     }
 }
 
 fn read_taken(value: Value) -> Option<Taken> {
-    let (worker, job, token, generation, lane, batch, health, contents, gaps) =
-        from_redis_value::<(String, Vec<u8>, String, String, String, String, u8, Vec<String>, Vec<String>)>(
-            value,
-        )
-        .inspect_err(|error| tracing::error!(%error, "taken job not readable"))
-        .ok()?;
+    type Entry = (String, Vec<u8>, String, String, String, String, u8, String, Vec<String>, Vec<String>);
+    let (worker, job, token, generation, lane, batch, health, kicks, contents, gaps) =
+        from_redis_value::<Entry>(value)
+            .inspect_err(|error| tracing::error!(%error, "taken job not readable"))
+            .ok()?;
     let mut contents = contents.into_iter();
     let _token = contents.next();
     let created_ms = contents.next().and_then(|text| text.parse().ok()).unwrap_or_default();
@@ -346,6 +379,7 @@ fn read_taken(value: Value) -> Option<Taken> {
     Some(Taken {
         held: Held { worker, job, token, generation, lane, batch },
         health,
+        kicks,
         created_ms,
         attempts,
         items: contents.collect(),

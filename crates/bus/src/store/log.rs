@@ -341,10 +341,15 @@ impl Store {
         batch.add("LLEN", &bus.jobs_instant(), NONE);
         batch.add("ZCARD", &bus.jobs_scheduled(), NONE);
         batch.add("SCARD", &bus.jobs_pending_index(), NONE);
+        batch.add("SCARD", &bus.jobs_index(), NONE);
         batch.add("HVALS", &bus.log(), NONE);
-        let (events, batches, counters, instant, scheduled, pending, log): (_, _, _, _, _, _, Vec<u64>) =
+        type Counts = BTreeMap<String, u64>;
+        type Replies = (Counts, Counts, Counts, u64, u64, u64, u64, Vec<u64>);
+        let (events, batches, counters, instant, scheduled, pending, all, log): Replies =
             batch.query().await?;
-        let jobs = Jobs { instant, scheduled, pending };
+        // The others wait for a delivery that is under way, for a place, or for an older generation of lanes.
+        let waiting = all.saturating_sub(instant + scheduled + pending);
+        let jobs = Jobs { instant, scheduled, pending, waiting };
         Ok(Numbers { events, batches, counters, jobs, log_bytes: log.iter().sum() })
     }
 
@@ -382,15 +387,17 @@ impl Store {
         })
     }
 
-    /// Jobs that should have been taken: the instant ones, and the scheduled ones that are due.
+    /// Jobs that should have been taken: the instant ones, the scheduled ones that are due, and those that wait for a slow
+    /// delivery.
     pub(crate) async fn overdue(&self) -> Result<u64, Error> {
         let bus = self.bus();
         let now = self.now_ms().await?;
         let mut batch = self.redis().batch();
         batch.add("LLEN", &bus.jobs_instant(), NONE);
         batch.add("ZCOUNT", &bus.jobs_scheduled(), ("-inf", now));
-        let (instant, due): (u64, u64) = batch.query().await?;
-        Ok(instant + due)
+        batch.add("LLEN", &bus.jobs_slow(), NONE);
+        let (instant, due, slow): (u64, u64, u64) = batch.query().await?;
+        Ok(instant + due + slow)
     }
 
     /// Memory in use and its limit (0 for none), in bytes.

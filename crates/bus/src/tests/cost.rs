@@ -49,7 +49,7 @@ async fn cost_of_an_event() {
             let workers: Vec<String> = (0..16).map(|n| format!("w{n}")).collect();
             loop {
                 hands.time.advance(500);
-                let turn = hands.store.acquire(&workers, 1000).await.unwrap();
+                let turn = hands.store.acquire(&workers, 1000, 256).await.unwrap();
                 if turn.taken.is_empty() {
                     break;
                 }

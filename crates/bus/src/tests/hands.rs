@@ -150,7 +150,7 @@ impl Hands {
 
     pub(super) async fn turn(&self, workers: &[&str]) -> Turn {
         let workers: Vec<String> = workers.iter().map(ToString::to_string).collect();
-        self.store.acquire(&workers, 1000).await.expect("a turn")
+        self.store.acquire(&workers, 1000, 256).await.expect("a turn")
     }
 
     /// Takes a job for a worker; there must be one.

@@ -30,6 +30,7 @@ mod support;
 mod topics;
 mod truth;
 mod views;
+mod wakeups;
 
 use std::time::Duration;
 

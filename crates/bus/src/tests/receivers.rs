@@ -321,6 +321,8 @@ async fn a_poison_event_dies_alone_and_can_be_redriven_or_dropped() {
     eventually("the redriven one", || async { equal(recorder.ids("s").len(), 8) }).await;
     let last = recorder.taken().pop().unwrap().batch;
     assert_eq!((last.events[0].id.0, &*last.events[0].url), (ids[5], "https://a/5"), "the same id");
+    assert_eq!(last.redriven, [true]);
+    assert!(recorder.taken()[0].batch.redriven.iter().all(|redriven| !redriven));
     assert_eq!(bus.redrive("s").await.unwrap(), 0);
     assert_eq!(strings(&redis, "HVALS", &["bus:dead.bytes"]).await, ["0"]);
     assert_eq!(bus.drop_dead("s").await.unwrap(), 0);
@@ -399,4 +401,121 @@ async fn autodrop_removes_the_noisiest_subscribers_oldest_batches_and_reports_th
     assert!(!gaps.is_empty() || !strings(&redis, "KEYS", &["bus:gaps:noisy:*"]).await.is_empty());
     pacemaker.stop().await;
     assert_true(&redis, "the drop").await;
+}
+
+fn gone_for_long() -> (Duration, Outcome) {
+    (Duration::ZERO, Outcome::Failed { why: "503".into(), retry_after: Some(Duration::from_secs(3600)) })
+}
+
+/// The calls of scripts so far.
+async fn script_calls(redis: &signalbox_store::Fabric) -> u64 {
+    let text: String = redis.command("INFO").arg("commandstats").query().await.unwrap();
+    let line = text.lines().find_map(|line| line.strip_prefix("cmdstat_evalsha:calls=")).unwrap_or("0,");
+    line.split(',').next().unwrap().parse().unwrap()
+}
+
+#[tokio::test]
+async fn lanes_of_a_receiver_that_hangs_wait_without_polling() {
+    let server = Server::in_memory().await;
+    let redis = server.open::<FabricRole>();
+    let recorder = Recorder::default();
+    let pacemaker = Pacemaker::start(&redis, Options::default(), recorder.clone()).ready().await;
+    let bus = &pacemaker.handle;
+    recorder.answers(|_, batch| match batch.events.iter().any(|event| event.url.ends_with("/first")) {
+        true => gone_for_long(),
+        false => (Duration::from_millis(1500), Outcome::Failed { why: "timeout".into(), retry_after: None }),
+    });
+    let wide = Wanted { concurrency: Some(64), ..wanted(&["orders"]) };
+    bus.subscribe("s", wide).await.unwrap();
+    bus.publish("shop", "orders", vec![event("https://a/first")]).await[0].unwrap();
+    eventually("its failure", || async { equal(bus.subscriptions().await.unwrap()[0].numbers.failed, 1) })
+        .await;
+    let events = (0..300).map(|n| event(&format!("https://a/{n}"))).collect();
+    bus.publish("shop", "orders", events).await;
+    eventually("the lanes to wait", || async {
+        at_least(number(&redis, "LLEN", &["bus:jobs:behind:s"]).await, 50)
+    })
+    .await;
+    let attempts = recorder.attempts().len();
+    let (calls, start) = (script_calls(&redis).await, tokio::time::Instant::now());
+    eventually("two more attempts", || async { at_least(recorder.attempts().len(), attempts + 2) }).await;
+    // Each attempt is taken, fails, and makes the next job ready. The rest is maintenance, a few calls each second.
+    let calls = script_calls(&redis).await - calls;
+    let seconds = start.elapsed().as_secs() + 1;
+    assert!(calls < 30 + 10 * seconds, "{calls} calls of scripts in {seconds} s");
+    assert_true(&redis, "the wait").await;
+}
+
+#[tokio::test]
+async fn lanes_that_wait_for_a_failing_delivery_are_delivered_immediately_after_a_success() {
+    let server = Server::in_memory().await;
+    let redis = server.open::<FabricRole>();
+    let recorder = Recorder::default();
+    let pacemaker = running(&server, &recorder).await;
+    let bus = &pacemaker.handle;
+    recorder.answers(|_, _| gone_for_long());
+    bus.subscribe("s", Wanted { concurrency: Some(64), ..wanted(&["orders"]) }).await.unwrap();
+    bus.publish("shop", "orders", vec![event("https://a/first")]).await[0].unwrap();
+    eventually("its failure", || async { equal(bus.subscriptions().await.unwrap()[0].numbers.failed, 1) })
+        .await;
+    recorder.answers(|_, _| (Duration::from_millis(500), Outcome::Delivered));
+    let events = (0..300).map(|n| event(&format!("https://a/{n}"))).collect();
+    bus.publish("shop", "orders", events).await;
+    eventually("everything but the first", || async { at_least(recorder.ids("s").len(), 295) }).await;
+    assert_true(&redis, "the deliveries").await;
+}
+
+#[tokio::test]
+async fn a_receiver_that_was_replaced_while_the_former_one_hung_gets_everything_immediately() {
+    let server = Server::in_memory().await;
+    let recorder = Recorder::default();
+    let pacemaker = running(&server, &recorder).await;
+    let bus = &pacemaker.handle;
+    for outcome in [Outcome::Gone, gone_for_long().1] {
+        let token = if outcome == Outcome::Gone { "gone" } else { "failing" };
+        let old = outcome.clone();
+        recorder.answers(move |subscription, _| match &*subscription.callback {
+            "https://receiver.example/" => (Duration::from_millis(700), old.clone()),
+            _ => delivered(),
+        });
+        bus.subscribe(token, wanted(&["orders"])).await.unwrap();
+        let before = recorder.attempts().len();
+        bus.publish("shop", "orders", vec![event("https://a/1")]).await[0].unwrap();
+        eventually("the attempt", || async { at_least(recorder.attempts().len(), before + 1) }).await;
+        let new = Alteration { callback: Some("https://new.example/".into()), ..Alteration::default() };
+        bus.alter(token, new).await.unwrap();
+        eventually("the delivery to the new one", || async { equal(recorder.ids(token).len(), 1) }).await;
+        bus.unsubscribe(token).await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn jobs_that_wait_for_a_slow_delivery_are_overdue_and_are_taken_when_one_ends() {
+    let server = Server::in_memory().await;
+    let redis = server.open::<FabricRole>();
+    let recorder = Recorder::default();
+    let options = Options { workers: 1, slow_deliveries: 1, ..quick() };
+    let pacemaker = Pacemaker::start(&redis, options, recorder.clone()).ready().await;
+    let bus = &pacemaker.handle;
+    let ends = Arc::new(AtomicUsize::new(0));
+    let ended = Arc::clone(&ends);
+    recorder.answers(move |_, _| match ended.load(Ordering::SeqCst) {
+        0 => (Duration::from_secs(2), Outcome::Delivered),
+        _ => delivered(),
+    });
+    for n in 0..14 {
+        bus.subscribe(&format!("s{n}"), wanted(&["orders"])).await.unwrap();
+    }
+    bus.publish("shop", "orders", vec![event("https://a/1")]).await[0].unwrap();
+    eventually("the others to wait", || async { equal(bus.overdue_jobs().await.unwrap(), 13) }).await;
+    assert_eq!(bus.numbers().await.unwrap().jobs.waiting, 13);
+    ends.store(1, Ordering::SeqCst);
+    eventually("all deliveries", || async { equal(recorder.taken().len(), 14) }).await;
+    let mut waiting = 0;
+    for n in 0..14 {
+        let log = bus.deliveries(&format!("s{n}"), 10).await.unwrap();
+        waiting += log.iter().filter(|one| one.result == DeliveryResult::Waiting).count();
+    }
+    assert!(waiting >= 13, "{waiting} waited");
+    assert_true(&redis, "the wait").await;
 }

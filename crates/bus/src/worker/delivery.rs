@@ -12,7 +12,7 @@ use crate::{
     BatchContents, Deliverer, Event, EventId, Gap, Subscription,
     core::Core,
     shares::Ended,
-    store::{Ack, Nack, Nacked, SEGMENT_IDS, Store, Taken},
+    store::{Ack, Holder, Nack, Nacked, SEGMENT_IDS, Store, Taken},
     verdict::{self, Failure, Patience, Verdict},
 };
 use signalbox_api::events::{DeliveryAttempt, DeliveryResult};
@@ -24,8 +24,8 @@ const DISABLED_PAUSE_MS: u64 = 3_600_000;
 /// How long a lane rests whose subscription this process does not know (it was ended just now).
 const UNKNOWN_PAUSE_MS: u64 = 1_000;
 
-/// How long a lane pauses at least that got no share. Up to twice as long, so that lanes do not return together.
-const REFUSED_PAUSE_MS: u64 = 1_000;
+/// How long a lane waits for the notification that a delivery has ended which it should wait for.
+const ENDED_PAUSE_MS: u64 = 50;
 
 /// Between two attempts to settle a job while the fabric is unavailable.
 const MAX_SETTLE_PAUSE: Duration = Duration::from_secs(2);
@@ -56,6 +56,7 @@ enum Settle {
     Ack { events: usize },
     Nack(Nack),
     Bury { why: String, attempted: bool },
+    Refuse(Option<Holder>),
 }
 
 impl Settle {
@@ -68,7 +69,7 @@ impl Settle {
         match self {
             Self::Ack { .. } => Ended::Delivered,
             Self::Nack(Nack { attempted: true, .. }) | Self::Bury { attempted: true, .. } => Ended::Failed,
-            Self::Nack(_) | Self::Bury { .. } => Ended::NotAttempted,
+            Self::Nack(_) | Self::Bury { .. } | Self::Refuse(_) => Ended::NotAttempted,
         }
     }
 }
@@ -95,11 +96,29 @@ impl<D: Deliverer> Delivery<D> {
         settle.ended()
     }
 
-    /// Returns a job that got no share.
-    pub(super) async fn refuse(&self, taken: &Taken) {
-        let pause = Duration::from_millis(REFUSED_PAUSE_MS).mul_f64(1.0 + self.core.rng.uniform());
-        let pause_ms = u64::try_from(pause.as_millis()).unwrap_or(REFUSED_PAUSE_MS);
-        self.settle(taken, 0, &Settle::rest(pause_ms)).await;
+    /// Returns a job that got no share. It waits until the delivery of `before` ends, or until there is a place.
+    pub(super) async fn refuse(&self, taken: &Taken, before: Option<&Holder>) {
+        self.settle(taken, 0, &Settle::Refuse(before.cloned())).await;
+    }
+
+    /// Logs that a batch waits for a place.
+    pub(super) fn note_waiting(&self, taken: &Taken, now_ms: u64) {
+        let ids = || taken.items.iter().filter_map(|item| read_item(item)).map(|(id, _)| id.0);
+        let entry = DeliveryAttempt {
+            at: now_ms,
+            batch: taken.held.batch.clone(),
+            attempt: taken.attempts + 1,
+            events: taken.items.len() as u64,
+            first: ids().min().unwrap_or_default(),
+            last: ids().max().unwrap_or_default(),
+            result: DeliveryResult::Waiting,
+            status: None,
+            duration_ms: 0,
+            why: Some("all slow deliveries are in use (`bus.slow_deliveries`)".to_owned()),
+            response: None,
+            next: None,
+        };
+        self.core.attempts.note(&taken.held.token, entry);
     }
 
     /// A disabled or paused subscription gets no deliveries. Its waiting events become dead letters when they are old
@@ -114,7 +133,7 @@ impl<D: Deliverer> Delivery<D> {
     }
 
     async fn attempt(&self, taken: &Taken, subscription: &Arc<Subscription>, now_ms: u64) -> Settle {
-        let (events, missing) = match self.contents(taken).await {
+        let (events, redriven, missing) = match self.contents(taken).await {
             Ok(contents) => contents,
             Err(error) => {
                 tracing::debug!(%error, "a batch cannot be read now");
@@ -138,6 +157,7 @@ impl<D: Deliverer> Delivery<D> {
             attempts: taken.attempts,
             gaps: taken.gaps.iter().filter_map(|gap| Gap::from_words(gap)).collect(),
             events,
+            redriven,
         });
         let count = batch.events.len();
         let ids = || batch.events.iter().map(|event| event.id);
@@ -223,7 +243,7 @@ impl<D: Deliverer> Delivery<D> {
         let duration_ms = u64::try_from(attempt.duration.as_millis()).unwrap_or(u64::MAX);
         let (result, next, why) = match (&attempt.outcome, settle) {
             (Outcome::Gone, _) => (DeliveryResult::Gone, None, None),
-            (_, Settle::Ack { .. }) => (DeliveryResult::Delivered, None, None),
+            (_, Settle::Ack { .. } | Settle::Refuse(_)) => (DeliveryResult::Delivered, None, None),
             (_, Settle::Bury { why, .. }) => (DeliveryResult::Dead, None, Some(why.as_str())),
             (outcome, Settle::Nack(nack)) => {
                 let why = match outcome {
@@ -281,8 +301,11 @@ impl<D: Deliverer> Delivery<D> {
         }
     }
 
-    /// The batch's events in order, and how many are no longer in the log.
-    async fn contents(&self, taken: &Taken) -> Result<(Vec<Arc<Event>>, usize), signalbox_store::Error> {
+    /// The batch's events in order, for each of them whether it was redriven, and how many are no longer in the log.
+    async fn contents(
+        &self,
+        taken: &Taken,
+    ) -> Result<(Vec<Arc<Event>>, Vec<bool>, usize), signalbox_store::Error> {
         let items: Vec<(EventId, u64)> = taken.items.iter().filter_map(|item| read_item(item)).collect();
         let mut events = self.core.cache.get(items.iter().map(|(id, _)| *id));
         let mut wanted: BTreeMap<u64, Vec<EventId>> = BTreeMap::new();
@@ -307,7 +330,12 @@ impl<D: Deliverer> Delivery<D> {
             }
         }
         let missing = taken.items.len() - events.iter().flatten().count();
-        Ok((events.into_iter().flatten().collect(), missing))
+        // Only an event that was appended again names the segment of its body.
+        let is_redriven = |item: &String| item.contains('@');
+        let marks = taken.items.iter().filter(|item| read_item(item).is_some()).map(is_redriven);
+        let (events, redriven) =
+            events.into_iter().zip(marks).filter_map(|(event, mark)| Some((event?, mark))).unzip();
+        Ok((events, redriven, missing))
     }
 
     /// Settles the job, and retries while the fabric does not answer. Until then the worker's heartbeat continues, so
@@ -354,6 +382,9 @@ impl<D: Deliverer> Delivery<D> {
                     self.core.announce("subscriber.paced", &held.token, json!({ "pause_ms": nack.pause_ms }));
                 }
                 Ok(nacked != Nacked::NotHeld)
+            }
+            Settle::Refuse(before) => {
+                self.store.refuse(held, before.as_ref(), ENDED_PAUSE_MS).await.map_err(Arc::new)
             }
             Settle::Bury { why, attempted } => {
                 let keep = (options.dead_events, options.dead_bytes);

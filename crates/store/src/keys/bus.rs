@@ -79,6 +79,8 @@ keys! {
         jobs_scheduled() = "bus:jobs:scheduled:main", "zset", "no expiry";
         /// LIST of ready jobs.
         jobs_instant() = "bus:jobs:instant:main", "list", "no expiry";
+        /// LIST of jobs that wait for a slow delivery.
+        jobs_slow() = "bus:jobs:slow:main", "list", "while all slow deliveries are in use";
         /// SET of workers with a job.
         jobs_pending_index() = "bus:jobs:pending:index:main", "set", "no expiry";
         /// HASH: worker → last heartbeat.
@@ -107,6 +109,7 @@ keys! {
         _ = "bus:batches:current:{token}", "hash", "while batches fill";
         _ = "bus:batches:ready:{token}:{lane}", "list", "while batches wait";
         _ = "bus:jobs:waiting:{token}", "set", "while an older generation has batches";
+        _ = "bus:jobs:behind:{token}", "list", "while a delivery to the subscriber is under way";
         _ = "bus:batch:{bid}", "list", "until delivered, dead or dropped";
         _ = "bus:gaps:{token}:{lane}", "list", "until reported";
         _ = "bus:jobs:pending:main:{worker}", "list", "while the worker holds a job";

@@ -187,6 +187,7 @@ async fn test(
         created_ms: now_ms,
         attempts: 0,
         events: vec![event],
+        redriven: Vec::new(),
         gaps: Vec::new(),
     };
     let started = Instant::now();
