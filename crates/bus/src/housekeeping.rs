@@ -255,8 +255,8 @@ async fn trim_all(store: &Store, segments: &[u64]) -> Result<(), Error> {
 
 /// The subscribers to whom nothing can be delivered: paused, disabled, without readable credentials, or failing all the time.
 async fn idle(core: &Core, store: &Store) -> Result<HashSet<String>, Error> {
-    let mut idle = HashSet::new();
-    for (token, one) in &core.view().registry.subscriptions {
+    let (view, mut idle) = (core.refresh().await?, HashSet::new());
+    for (token, one) in &view.registry.subscriptions {
         let is_stopped = one.paused || one.disabled.is_some() || one.is_locked();
         if is_stopped || store.movements(token).await?.health == 0 {
             idle.insert(token.clone());
