@@ -16,7 +16,7 @@
 //!  consumer ─▶ Handle::pull ── shared_calls.rs ── pull.lua ──▶ messages with receipts, held by leases
 //!           ─▶ ack.lua │ nack.lua (again, later, or dead) │ extend.lua
 //!  sweeper.rs ── sweep.lua: requeues messages whose lease expired; sleeps until one is due
-//!  bus/queue_admin.rs: definitions are part of the registry ── configure.lua, clear.lua
+//!  bus/queue_admin.rs: definitions are part of the registry ── configure.lua, clear.lua, drop.lua (retention)
 //! ```
 //!
 //! # Fairness
@@ -51,7 +51,9 @@
 //!    messages whose bodies are stored there. The bus retains these segments.
 //! 4. Every script reads and checks everything it needs before its first write. A script that frees memory starts with a
 //!    write that Redis allows at the memory limit.
-//! 5. The cost of a call depends on the messages it moves, never on the number of facets or queues.
+//! 5. `|depths` ranks the facets with two or more waiting and delayed messages by their number, exact below 8 and otherwise
+//!    within an eighth. A full queue finds in it the tenant that has most.
+//! 6. The cost of a call depends on the messages it moves, never on the number of facets or queues.
 //!
 //! # Behavior under failure
 //!
