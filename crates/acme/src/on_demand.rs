@@ -174,7 +174,10 @@ mod tests {
 
     #[test]
     fn a_requested_name_is_followed_by_its_client() {
-        assert_eq!(parse("a.test 0a1b").map(|(name, client)| (name.to_string(), client)), Some(("a.test".into(), "0a1b")));
+        assert_eq!(
+            parse("a.test 0a1b").map(|(name, client)| (name.to_string(), client)),
+            Some(("a.test".into(), "0a1b"))
+        );
         assert_eq!(parse("a.test"), None);
         assert_eq!(parse("a..test x"), None);
     }

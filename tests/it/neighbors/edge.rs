@@ -172,7 +172,8 @@ async fn hanging_instances_get_no_request_again_after_the_retry_window() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_retry_budget_bounds_the_load_on_hanging_instances() {
-    let policy = json!({"v": 1, "ejection": false, "retries": {"budget_percent": 20}, "timeouts": {"read_ms": 300}});
+    let policy =
+        json!({"v": 1, "ejection": false, "retries": {"budget_percent": 20}, "timeouts": {"read_ms": 300}});
     let (system, first) = edge("neighbor-retry-budget", Some(policy), |builder| builder.workers(1)).await;
     system.allow("upstream timed out");
     let apps = [first, App::start("second").await, App::start("third").await];

@@ -31,7 +31,8 @@ async fn register_hanging(system: &System, token: &str, count: u8, port: u16, he
     let put = Request::new("PUT", "localhost", "/instances").token(token).json(&Value::Array(items));
     let response = put.send(system.pacemaker).await.unwrap();
     assert_eq!(response.status, 200, "{}", response.text());
-    let statuses: Vec<_> = response.json()["results"].as_array().unwrap().iter().map(|one| one["status"].clone()).collect();
+    let statuses: Vec<_> =
+        response.json()["results"].as_array().unwrap().iter().map(|one| one["status"].clone()).collect();
     assert!(statuses.iter().all(|status| *status == 201), "{statuses:?}");
 }
 
@@ -73,7 +74,14 @@ async fn a_token_with_hanging_instances_does_not_delay_the_health_checks_of_othe
     let grant = json!({"name": "noisy", "scopes": ["routes"], "hosts": ["*.noisy.test"]});
     let token = system.api("POST", "/tokens", Some(grant)).await.json()["token"].as_str().unwrap().to_owned();
     let (port, task) = hanging().await;
-    register_hanging(&system, &token, 200, port, &json!({"path": "/", "interval_seconds": 1, "timeout_ms": 60_000})).await;
+    register_hanging(
+        &system,
+        &token,
+        200,
+        port,
+        &json!({"path": "/", "interval_seconds": 1, "timeout_ms": 60_000}),
+    )
+    .await;
     assert_fast(detection(&system, &mut app).await);
     task.abort();
     system.stop().await;
