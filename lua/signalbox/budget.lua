@@ -15,6 +15,7 @@ local _M = {}
 
 local PER_SECOND = 10
 local MAX_TOKENS = 100
+local MIN_TOKENS = -1000
 
 -- Record → { tokens, earlier number of requests, earlier time }. The entry of a replaced record is garbage-collected
 -- with it.
@@ -41,8 +42,10 @@ function _M.spend(route, served, percent)
         account = { percent > 0 and MAX_TOKENS or 0, served, now() }
         accounts[route] = account
     end
+    -- Requests that were allowed a retry at the same time use more than is there. What is missing is a debt: without it, each
+    -- group of requests that fails together would be repeated as a whole.
     local left = refill(account, served, percent) - 1
-    account[1] = left > 0 and left or 0
+    account[1] = left > MIN_TOKENS and left or MIN_TOKENS
     if left < 1 then
         broke[route] = true
     end

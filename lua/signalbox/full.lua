@@ -174,7 +174,7 @@ local function continue(route, host, name, tried, last, count)
     end
     local _, exhausted = choose.another(route, tried, last)
     -- A try without a connection has sent nothing: any method may be repeated, and the budget is not used.
-    if not exhausted and count < tries.max(route) and not tries.time_is_over(route)
+    if not exhausted and count < tries.max(route) and not tries.window_is_over(route)
         and (not connected or tries.spend(route))
     then
         return route
@@ -478,7 +478,7 @@ function _M.balance()
     local ctx = ngx.ctx
     local route, request = ctx.route, get_request()
     local failure = balancer.get_last_failure()
-    if not route or failure and tries.is_over(request) then
+    if not route or failure and (tries.is_over(request) or tries.window_is_over(route)) then
         return ngx.exit(ngx.ERROR)
     end
     local address, more = next_try(ctx, route)

@@ -22,8 +22,8 @@ local now = ngx.now
 local min = math.min
 local rules_of = record.rules
 
--- retry_timeout_ms: RETRY_TIMEOUT, set at start. nginx measures it for each location again; for a request that has left a
--- location, time_is_over() does.
+-- retry_timeout_ms: RETRY_TIMEOUT, set at start. nginx measures it for each location again, see
+-- window_is_over().
 local _M = { retry_timeout_ms = 10000 }
 
 -- nginx's bits of methods (ngx_http_request.h). Repeating any other method could execute its effect twice. TRACE and
@@ -65,9 +65,15 @@ end
 
 function _M.time_is_over(route)
     local rules = rules_of(route)
-    local limit = rules and rules.retry_timeout
-    limit = limit and min(limit, _M.retry_timeout_ms) or _M.retry_timeout_ms
-    return (now() - ngx.req.start_time()) * 1000 >= limit
+    return rules and rules.retry_timeout and (now() - ngx.req.start_time()) * 1000 >= rules.retry_timeout
+end
+
+-- After a failure of a request that has left the location in which nginx measures RETRY_TIMEOUT: whether the retry window is
+-- over.
+function _M.window_is_over(route)
+    local rules = rules_of(route)
+    local limit = rules and rules.retry_timeout or _M.retry_timeout_ms
+    return (now() - ngx.req.start_time()) * 1000 >= min(limit, _M.retry_timeout_ms)
 end
 
 function _M.in_budget(route)

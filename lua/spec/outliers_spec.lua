@@ -227,5 +227,13 @@ return function(it)
         end
         equal(spent, 10)
         truthy(not budget.has(route, record.served(route), 0), "none at all for 0 percent")
+        -- Retries that were allowed together, and used more than there was.
+        for _ = 1, 50 do
+            budget.spend(route, record.served(route), 20)
+        end
+        clock = clock + 4.9
+        truthy(not budget.has(route, record.served(route), 20), "the debt is not paid")
+        clock = clock + 0.3
+        truthy(budget.has(route, record.served(route), 20), "it is")
     end)
 end

@@ -20,6 +20,8 @@ use crate::{Parts, record::Record, store::Budget};
 const REMEMBERED: Duration = Duration::from_secs(600);
 /// Maximum number of names that are remembered. The hourly budget is far lower.
 const MAX_REMEMBERED: usize = 100_000;
+/// The count of a client whose share is spent.
+const SHARE_SPENT: u64 = u64::MAX;
 /// The time of the shares of clients.
 const HOUR: Duration = Duration::from_secs(3600);
 /// Maximum size of an answer, whose body is ignored.
@@ -55,7 +57,17 @@ impl Asked {
             by_client.clear();
         }
         let own = by_client.get(client).copied().unwrap_or(0);
-        if names.len() >= MAX_REMEMBERED || own >= limit.saturating_sub(*spent) {
+        if own >= limit.saturating_sub(*spent) {
+            // Logged once an hour.
+            if own != SHARE_SPENT && by_client.len() < MAX_REMEMBERED {
+                by_client.insert(client.to_owned(), SHARE_SPENT);
+                tracing::warn!(
+                    server_name = name,
+                    "check URL not called: the client's share of acme.checks_per_hour is spent"
+                );
+            }
+            return false;
+        } else if names.len() >= MAX_REMEMBERED {
             return false;
         }
         names.insert(name.to_owned(), now + REMEMBERED);
@@ -162,7 +174,10 @@ mod tests {
 
     #[test]
     fn a_requested_name_is_followed_by_its_client() {
-        assert_eq!(parse("a.test 0a1b").map(|(name, client)| (name.to_string(), client)), Some(("a.test".into(), "0a1b")));
+        assert_eq!(
+            parse("a.test 0a1b").map(|(name, client)| (name.to_string(), client)),
+            Some(("a.test".into(), "0a1b"))
+        );
         assert_eq!(parse("a.test"), None);
         assert_eq!(parse("a..test x"), None);
     }

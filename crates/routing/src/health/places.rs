@@ -173,7 +173,8 @@ mod tests {
     fn a_token_and_a_host_leave_places_for_others() {
         let mut places = Places::new(64);
         let take_all = |places: &mut Places, token: &str, hosts: usize| {
-            let fits = |places: &mut Places| (0..hosts).any(|n| places.try_take(&party(token, &n.to_string())));
+            let fits =
+                |places: &mut Places| (0..hosts).any(|n| places.try_take(&party(token, &n.to_string())));
             std::iter::repeat_with(|| fits(places)).take_while(|fits| *fits).count()
         };
         assert_eq!(take_all(&mut places, "one", 1), 22, "one host");

@@ -274,7 +274,9 @@ mod tests {
                 schedule.finished(&check, false, now, dice());
             }
             while let Some(check) = schedule.take_due(now) {
-                if let Some(before) = last.insert(check.id.clone(), now).filter(|_| !check.id.as_str().starts_with("dead")) {
+                if let Some(before) =
+                    last.insert(check.id.clone(), now).filter(|_| !check.id.as_str().starts_with("dead"))
+                {
                     longest = longest.max(now - before);
                     schedule.finished(&check, true, now, dice());
                 } else {
