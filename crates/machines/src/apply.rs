@@ -167,6 +167,9 @@ impl Applier {
         let Applying { machine, version, map, .. } = under_way;
         let definition = self.versions.version(0, machine, *version).await?.ok_or(Error::NoSuchVersion)?;
         let map: BTreeMap<String, String> = serde_json::from_str(map).unwrap_or_default();
+        let new = self.definitions.stored(machine, 0, *version).await?;
+        let new = new.and_then(|stored| parse_machine(machine, &stored.source).ok().flatten());
+        let has_inputs = new.is_some_and(|new| !new.inputs().is_empty());
         // Labels are in states of the version before, or of this one.
         let before = match version.checked_sub(1).filter(|before| *before > 0) {
             // A machine that was deleted before has no earlier version.
@@ -177,7 +180,7 @@ impl Applier {
             None => None,
         };
         for shard in 0..self.versions.shards() {
-            let active = self.versions.switch(shard, machine, *version, &definition).await?;
+            let active = self.versions.switch(shard, machine, (*version, &definition, has_inputs)).await?;
             self.definitions.forget(machine, shard);
             if active != *version {
                 continue;

@@ -4,7 +4,7 @@
 //! changed in the meantime, nothing is written and the steps start again (`labels.lua` compares the record's header and
 //! the version of the definition). The caller starts the consequences of a change ([`crate::runner`]).
 
-use std::{collections::HashSet, time::Duration};
+use std::{collections::HashSet, sync::Arc, time::Duration};
 
 use parking_lot::Mutex;
 use rand::RngExt as _;
@@ -234,6 +234,17 @@ impl LabelStore {
             }
         }
         Err(Error::Contended)
+    }
+
+    /// The origin of the version that is active in the label's shard, read from the fabric.
+    pub(crate) async fn origin(&self, machine: &str, label: &str) -> Result<Option<Arc<str>>, Error> {
+        let shard = self.records.shards().of(machine, label);
+        self.definitions.forget(machine, shard);
+        match self.definitions.of(machine, shard).await {
+            Ok(version) => Ok(Some(version.origin)),
+            Err(Error::NoSuchMachine) => Ok(None),
+            Err(error) => Err(error),
+        }
     }
 
     /// Forgets everything that only this process remembers of the fabric, because the fabric may have lost it.

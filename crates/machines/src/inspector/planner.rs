@@ -43,7 +43,7 @@ impl Planner {
         let labels = names.iter().map(|name| (*name).to_owned()).zip(counts).collect();
         let changed = plan::outside(&old.machine, new);
         let mut preview = Plan { version: old.number, states, changed, labels, ..Plan::default() };
-        let next = Version { number: old.number + 1, machine: Arc::new(new.clone()), active: None };
+        let next = Version { number: old.number + 1, machine: Arc::new(new.clone()), origin: Arc::clone(&old.origin), active: None };
         let change = Change { old, new, next, now_ms: self.clock.now_ms().await? };
         let unsettled = plan::unsettled(&old.machine, new);
         for shard in 0..self.records.shards().count() {
