@@ -210,9 +210,9 @@ impl Applier {
     ) -> Result<(), Error> {
         let states = plan::states(before, &now.machine);
         let removed: BTreeSet<&str> = states.removed.iter().map(String::as_str).collect();
-        let unsettled = plan::unsettled(before, &now.machine);
+        let reindexed = plan::reindexed(before, &now.machine);
         // In an added state are only labels that stay on a version that had it.
-        for state in states.removed.iter().chain(&states.added).chain(&unsettled) {
+        for state in states.removed.iter().chain(&states.added).chain(&states.changed).chain(&reindexed) {
             let mut after: Option<String> = None;
             loop {
                 let (machine, page) = (now.machine.name(), self.page);
@@ -224,7 +224,9 @@ impl Applier {
                     let to = map.get(state).and_then(|to| now.machine.state(to));
                     to.unwrap_or_else(|| now.machine.initial()).index()
                 });
-                let happened = target.map_or(Happened::Redefined, Happened::Migrated);
+                let same = reindexed.contains(state);
+                let stays = if same { Happened::Reindexed } else { Happened::Redefined };
+                let happened = target.map_or(stays, Happened::Migrated);
                 let mut changes = stream::iter(names)
                     .map(|label| self.adapt(now.machine.name().to_owned(), label, state, happened.clone()))
                     .buffer_unordered(self.concurrency);

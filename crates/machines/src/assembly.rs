@@ -35,7 +35,8 @@ use crate::{
     runner::{self, Runner},
     search::Search,
     store::{
-        DueSet, FlowCounts, InputPositions, Permits, Records, Shards, Statistics, StoredSecrets, Tasks, Versions,
+        DueSet, FlowCounts, InputPositions, Permits, Records, Shards, Statistics, StoredSecrets, Tasks,
+        Versions,
     },
     sweep_entries::SweepEntries,
     sweeps::Sweeps,

@@ -283,8 +283,7 @@ impl Definitions {
         }
         let stored = self.stored(machine, shard, number).await?.ok_or(Error::NoSuchVersion)?;
         let machine_read = read(machine, &stored.source)?;
-        let version =
-            Version { number, machine: machine_read, origin: stored.origin.into(), active: None };
+        let version = Version { number, machine: machine_read, origin: stored.origin.into(), active: None };
         let mut known = self.known.write();
         let kept = known.versions.entry(machine.to_owned()).or_default();
         kept.push(version.clone());

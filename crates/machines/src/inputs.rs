@@ -187,7 +187,12 @@ impl Inputs {
             if serde_json::from_slice::<Follows>(entry).is_ok_and(|follows| follows.last > before) {
                 self.metrics.took("trimmed");
                 let machine = &position.machine;
-                tracing::error!(machine, after = before, before = id.0, "events lost: not in the log any more");
+                tracing::error!(
+                    machine,
+                    after = before,
+                    before = id.0,
+                    "events lost: not in the log any more"
+                );
             }
             before = id.0;
             let Some(version) = position

@@ -161,19 +161,28 @@ impl LabelStore {
             let repeated =
                 request.is_some_and(|request| before.as_ref().is_some_and(|before| request.is_in(before)));
             let edit = if repeated { Edit::Leave } else { edit(before.as_ref(), &version, now_ms)? };
+            let stored = request.is_some_and(KeyedRequest::is_always_stored) && !repeated;
+            let edit = match (edit, &before) {
+                (Edit::Leave, Some(before)) if stored && before.status != Status::Deleted => {
+                    Edit::write(before.clone(), None)
+                }
+                (edit, _) => edit,
+            };
             let Edit::Write { mut record, happened, rows, note } = edit else {
                 return Ok(Done { record: before, version, turn: Turn::default(), changed: false });
             };
             let turn = {
-                let evaluator = Evaluator { version: &version, label, now_ms, feeds: answers };
+                let answers = answers.to(&version.machine, label, &record.metadata);
+                let evaluator = Evaluator { version: &version, label, now_ms, feeds: &answers };
                 happened.map(|happened| evaluator.run(&mut record, &happened)).unwrap_or_default()
             };
             self.metrics.evaluations.inc_by(turn.evaluations);
             // The label may need another feed than before and be the same otherwise.
             let only_asks = turn.needs.is_some() && turn.moves + rows == 0;
-            let unchanged = before
-                .as_ref()
-                .is_some_and(|old| *old == record || (only_asks && differs_in_retry_only(old, &record)));
+            let unchanged = !stored
+                && before
+                    .as_ref()
+                    .is_some_and(|old| *old == record || (only_asks && differs_in_retry_only(old, &record)));
             if unchanged {
                 // No commit compares the version, so it is compared here.
                 if self.definitions.is_active(shard, machine, version.active().number).await? {

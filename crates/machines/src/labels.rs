@@ -249,7 +249,7 @@ impl Labels {
             _ => {}
         }
         let note = operation.note(&self.by);
-        let request = key.map(|key| KeyedRequest::new(key, operation.word(), &[]));
+        let request = key.map(|key| KeyedRequest::new(key, operation.word(), &[]).only_changes());
         let edit = |before: Option<&Record>, version: &Version, _| match before {
             None => Err(Error::NoSuchLabel),
             Some(before) if before.status == Status::Deleted => Err(Error::Gone),

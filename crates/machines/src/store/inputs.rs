@@ -55,7 +55,9 @@ impl InputPosition {
         let first = self.spans.iter().rposition(|(_, from)| *from <= at).unwrap_or(0);
         match &self.spans[first..] {
             [(version, _)] if idle(*version) => String::new(),
-            spans => spans.iter().fold(at.to_string(), |text, (version, from)| format!("{text} {version}:{from}")),
+            spans => {
+                spans.iter().fold(at.to_string(), |text, (version, from)| format!("{text} {version}:{from}"))
+            }
         }
     }
 }
@@ -69,8 +71,7 @@ impl InputPositions {
     pub(crate) async fn all(&self, shard: usize) -> Result<Vec<InputPosition>, Error> {
         let Self(shards) = self;
         let key = shards.keys(shard).inputs();
-        let stored: Vec<(String, String)> =
-            shards.redis(shard).command("HGETALL").key(&key).query().await?;
+        let stored: Vec<(String, String)> = shards.redis(shard).command("HGETALL").key(&key).query().await?;
         Ok(stored.into_iter().filter_map(|(machine, stored)| InputPosition::parse(machine, stored)).collect())
     }
 

@@ -39,7 +39,14 @@ const NONE: [&str; 0] = [];
 pub(crate) fn scripts() -> Vec<&'static signalbox_store::Script<signalbox_store::FabricRole>> {
     versions::SCRIPTS
         .into_iter()
-        .chain([&due::CORRECT, &flow::COUNT, &inputs::ADVANCE, &permits::PERMIT, &records::WALK, &secrets::RESEAL])
+        .chain([
+            &due::CORRECT,
+            &flow::COUNT,
+            &inputs::ADVANCE,
+            &permits::PERMIT,
+            &records::WALK,
+            &secrets::RESEAL,
+        ])
         .collect()
 }
 
