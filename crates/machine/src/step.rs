@@ -388,7 +388,8 @@ impl<'a> Walk<'a> {
                 return;
             }
         };
-        match watching.failed.take() {
+        // A branch whose feed failed is unknown, which is not true: `default` may be the safe way. A value has no such rule.
+        match watching.failed.take().filter(|_| matches!(gate.next, Next::Context { .. })) {
             Some(feed) => self.decision.rest = Rest::Waiting { failed_feed: Some(feed) },
             None => self.go(to, look),
         }
