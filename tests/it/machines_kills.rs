@@ -105,7 +105,8 @@ async fn apply(fleet: &Fleet, outside: &Receiver) {
     let applied = fleet.call(0, &fleet.system.token, "POST", &target, Some(&body)).await;
     assert_eq!(applied.status, 200, "{}", applied.text());
     eventually("events to be taken as facts", || async {
-        let taken: Option<u64> = fleet.system.try_cli(System::FABRIC, "HGET machine:inputs 0").await?;
+        let position = format!("HGET machine:inputs {MACHINE}");
+        let taken: Option<String> = fleet.system.try_cli(System::FABRIC, &position).await?;
         taken.ok_or_else(|| "not yet".to_owned())
     })
     .await;

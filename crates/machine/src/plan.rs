@@ -23,13 +23,13 @@ pub fn states(old: &Machine, new: &Machine) -> StateChanges {
     }
 }
 
-/// The states of either version whose labels have to be updated when `new` replaces `old`: the changed ones,
-/// or all if the indexed paths differ.
-pub fn unsettled(old: &Machine, new: &Machine) -> Vec<String> {
+/// The unchanged states whose labels have to be indexed again when `new` replaces `old`.
+pub fn reindexed(old: &Machine, new: &Machine) -> Vec<String> {
     if old.index() == new.index() {
-        return states(old, new).changed;
+        return Vec::new();
     }
-    names(new, |state| old.state(state.name()).is_some())
+    let changed = states(old, new).changed;
+    names(new, |state| old.state(state.name()).is_some() && !changed.iter().any(|name| name == state.name()))
 }
 
 /// Differences outside of the states: `timezone`, `hosts`, `index`, `feeds.NAME`, `inputs.TOPIC`, `webhooks` and `limits`, in

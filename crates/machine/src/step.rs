@@ -379,9 +379,19 @@ impl<'a> Walk<'a> {
             self.decision.rest = Rest::Waiting { failed_feed: watching.failed.take() };
             return;
         }
-        match choose(&gate.next, &facts) {
-            Ok(to) => self.go(to, look),
-            Err(NeedsFeed(feed)) => self.decision.rest = Rest::NeedsFeed(feed.to_owned()),
+        // The condition is true without the feeds that failed in it; the choice needs its own.
+        watching.failed.take();
+        let to = match choose(&gate.next, &facts) {
+            Ok(to) => to,
+            Err(NeedsFeed(feed)) => {
+                self.decision.rest = Rest::NeedsFeed(feed.to_owned());
+                return;
+            }
+        };
+        // A branch whose feed failed is unknown, which is not true: `default` may be the safe way. A value has no such rule.
+        match watching.failed.take().filter(|_| matches!(gate.next, Next::Context { .. })) {
+            Some(feed) => self.decision.rest = Rest::Waiting { failed_feed: Some(feed) },
+            None => self.go(to, look),
         }
     }
 

@@ -62,6 +62,8 @@ pub(crate) struct KeyedRequest {
     key: u64,
     /// Digest of the request.
     body: u32,
+    /// Whether the key is stored only with a change.
+    only_changes: bool,
 }
 
 impl KeyedRequest {
@@ -77,7 +79,19 @@ impl KeyedRequest {
         Self {
             key: key.iter().take(8).fold(0, |number, byte| number << 8 | u64::from(*byte)),
             body: body.iter().take(4).fold(0, |number, byte| number << 8 | u32::from(*byte)),
+            only_changes: false,
         }
+    }
+
+    /// Stored only with a change: a task does not write the labels that it leaves as they are.
+    pub(crate) fn only_changes(self) -> Self {
+        Self { only_changes: true, ..self }
+    }
+
+    /// Whether the key is stored even if the request changes nothing. Otherwise a repeat after another change would change
+    /// the label.
+    pub(crate) fn is_always_stored(self) -> bool {
+        !self.only_changes
     }
 
     /// Whether a record contains the key.

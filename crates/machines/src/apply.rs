@@ -167,6 +167,9 @@ impl Applier {
         let Applying { machine, version, map, .. } = under_way;
         let definition = self.versions.version(0, machine, *version).await?.ok_or(Error::NoSuchVersion)?;
         let map: BTreeMap<String, String> = serde_json::from_str(map).unwrap_or_default();
+        let new = self.definitions.stored(machine, 0, *version).await?;
+        let new = new.and_then(|stored| parse_machine(machine, &stored.source).ok().flatten());
+        let has_inputs = new.is_some_and(|new| !new.inputs().is_empty());
         // Labels are in states of the version before, or of this one.
         let before = match version.checked_sub(1).filter(|before| *before > 0) {
             // A machine that was deleted before has no earlier version.
@@ -177,7 +180,7 @@ impl Applier {
             None => None,
         };
         for shard in 0..self.versions.shards() {
-            let active = self.versions.switch(shard, machine, *version, &definition).await?;
+            let active = self.versions.switch(shard, machine, (*version, &definition, has_inputs)).await?;
             self.definitions.forget(machine, shard);
             if active != *version {
                 continue;
@@ -207,9 +210,9 @@ impl Applier {
     ) -> Result<(), Error> {
         let states = plan::states(before, &now.machine);
         let removed: BTreeSet<&str> = states.removed.iter().map(String::as_str).collect();
-        let unsettled = plan::unsettled(before, &now.machine);
+        let reindexed = plan::reindexed(before, &now.machine);
         // In an added state are only labels that stay on a version that had it.
-        for state in states.removed.iter().chain(&states.added).chain(&unsettled) {
+        for state in states.removed.iter().chain(&states.added).chain(&states.changed).chain(&reindexed) {
             let mut after: Option<String> = None;
             loop {
                 let (machine, page) = (now.machine.name(), self.page);
@@ -221,7 +224,9 @@ impl Applier {
                     let to = map.get(state).and_then(|to| now.machine.state(to));
                     to.unwrap_or_else(|| now.machine.initial()).index()
                 });
-                let happened = target.map_or(Happened::Redefined, Happened::Migrated);
+                let same = reindexed.contains(state);
+                let stays = if same { Happened::Reindexed } else { Happened::Redefined };
+                let happened = target.map_or(stays, Happened::Migrated);
                 let mut changes = stream::iter(names)
                     .map(|label| self.adapt(now.machine.name().to_owned(), label, state, happened.clone()))
                     .buffer_unordered(self.concurrency);

@@ -35,7 +35,8 @@ use crate::{
     runner::{self, Runner},
     search::Search,
     store::{
-        DueSet, FlowCounts, Permits, Records, Shards, Statistics, StoredSecrets, TakenEvents, Tasks, Versions,
+        DueSet, FlowCounts, InputPositions, Permits, Records, Shards, Statistics, StoredSecrets, Tasks,
+        Versions,
     },
     sweep_entries::SweepEntries,
     sweeps::Sweeps,
@@ -236,7 +237,7 @@ impl Service {
                 labels: labels.clone(),
                 store: Arc::clone(&label_store),
                 definitions: definitions.clone(),
-                taken: TakenEvents(shards.clone()),
+                positions: InputPositions(shards.clone()),
                 bus,
                 shards: shards.count(),
                 redefined,

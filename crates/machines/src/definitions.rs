@@ -35,6 +35,8 @@ pub struct Version {
     pub number: u64,
     /// The machine that it defines.
     pub machine: Arc<Machine>,
+    /// Which machine of this name it belongs to: a machine that was deleted and applied again has another origin.
+    pub(crate) origin: Arc<str>,
     /// The active version, if this is an earlier one that a label stays on.
     pub(crate) active: Option<Arc<Version>>,
 }
@@ -97,6 +99,9 @@ pub struct StoredVersion {
     pub by: String,
     /// The digest of the source.
     pub hash: String,
+    /// The same for all versions since the machine was created.
+    #[serde(default)]
+    pub origin: String,
     /// The text of the definition.
     pub source: String,
 }
@@ -271,12 +276,14 @@ impl Definitions {
         known.current.entry(machine.to_owned()).or_default().insert(shard, number);
     }
 
-    async fn version(&self, machine: &str, shard: usize, number: u64) -> Result<Version, Error> {
+    /// A version, active or not.
+    pub(crate) async fn version(&self, machine: &str, shard: usize, number: u64) -> Result<Version, Error> {
         if let Some(version) = self.known(|known| known.version(machine, number)) {
             return Ok(version);
         }
         let stored = self.stored(machine, shard, number).await?.ok_or(Error::NoSuchVersion)?;
-        let version = Version { number, machine: read(machine, &stored.source)?, active: None };
+        let machine_read = read(machine, &stored.source)?;
+        let version = Version { number, machine: machine_read, origin: stored.origin.into(), active: None };
         let mut known = self.known.write();
         let kept = known.versions.entry(machine.to_owned()).or_default();
         kept.push(version.clone());
@@ -344,8 +351,13 @@ impl Definitions {
         (at_ms, by): (u64, &str),
         map: &BTreeMap<String, String>,
     ) -> Result<Applying, Error> {
+        let origin = match base {
+            0 => mark.to_owned(),
+            _ => self.stored(machine.name(), 0, base).await?.ok_or(Error::DefinitionChanged)?.origin,
+        };
         let stored = StoredVersion {
             at_ms,
+            origin,
             by: by.to_owned(),
             hash: machine.hash().to_owned(),
             source: machine.source().to_string(),

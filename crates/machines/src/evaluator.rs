@@ -18,6 +18,7 @@ use signalbox_machine::{
 
 use crate::{
     Version,
+    feeds::NothingAsked,
     record::{Cause, Record, Row, Status, Work},
 };
 
@@ -73,6 +74,8 @@ pub(crate) enum Happened<'a> {
     Migrated(StateIndex),
     /// The definition changed and still contains the label's state.
     Redefined,
+    /// The definition indexes other values, and the label's state is the same.
+    Reindexed,
 }
 
 /// The result of an evaluation, apart from the record.
@@ -118,7 +121,8 @@ impl<'a> Evaluator<'a> {
     /// that does not keep it.
     fn on(&self, state: &str) -> Self {
         match self.version.active.as_deref().filter(|_| !self.version.keeps(state)) {
-            Some(active) => Self { version: active, ..*self },
+            // Feeds were asked under the version that the label leaves.
+            Some(active) => Self { version: active, feeds: &NothingAsked, ..*self },
             None => *self,
         }
     }
@@ -180,6 +184,7 @@ impl<'a> Evaluator<'a> {
             }
             Happened::Resumption => self.resume(record, &mut turn),
             Happened::Redefined => self.settle(record, &mut turn),
+            Happened::Reindexed => {}
         }
         let active = self.version.active.as_deref().filter(|_| turn.left);
         active.map_or(*self, |version| Self { version, ..*self }).times(record, &mut turn);

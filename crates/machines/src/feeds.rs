@@ -27,14 +27,29 @@ const MAX_BYTES: usize = 1 << 20;
 /// Maximum number of answers in each cache.
 const MAX_CACHED: usize = 10_000;
 
+/// An answer of a feed, and the request that it answers.
+type Answered = (String, Option<Arc<Value>>);
+
 /// The feeds that were asked for one evaluation, with their answers.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct FeedAnswers(HashMap<String, Option<Arc<Value>>>);
+pub(crate) struct FeedAnswers(HashMap<String, Answered>);
+
+/// No feed was asked.
+pub(crate) struct NothingAsked;
 
 impl FeedAnswers {
     /// Sets the answer of a feed; `None` if it failed.
     pub(crate) fn assume(&mut self, name: &str, value: Option<Value>) {
-        self.0.insert(name.to_owned(), value.map(Arc::new));
+        self.0.insert(name.to_owned(), (String::new(), value.map(Arc::new)));
+    }
+
+    /// The answers to requests that a label with this metadata makes. A label may have changed while a feed was asked, and
+    /// then the answer decides nothing.
+    pub(crate) fn to(&self, machine: &Machine, label: &str, metadata: &Value) -> Self {
+        let filling = Filling { state_machine: machine.name(), label, metadata };
+        let fits = |(name, (asked, _)): &(&String, &Answered)| *asked == question(machine, name, &filling);
+        let fitting = self.0.iter().filter(fits);
+        Self(fitting.map(|(name, answered)| (name.clone(), answered.clone())).collect())
     }
 }
 
@@ -42,9 +57,15 @@ impl signalbox_condition::Feeds for FeedAnswers {
     fn feed(&self, name: &str) -> Answer<'_> {
         match self.0.get(name) {
             None => Answer::NotAsked,
-            Some(None) => Answer::Failed,
-            Some(Some(value)) => Answer::Value(value),
+            Some((_, None)) => Answer::Failed,
+            Some((_, Some(value))) => Answer::Value(value),
         }
+    }
+}
+
+impl signalbox_condition::Feeds for NothingAsked {
+    fn feed(&self, _: &str) -> Answer<'_> {
+        Answer::NotAsked
     }
 }
 
@@ -166,7 +187,7 @@ impl Feeds {
         };
         match (answer, &feed.on_error) {
             (Ok(value), _) => {
-                to.0.insert(name.to_owned(), Some(value));
+                to.0.insert(name.to_owned(), (String::new(), Some(value)));
                 answered
             }
             (Err(why), OnError::Hold) => {
@@ -189,11 +210,12 @@ impl Feeds {
         metadata: &Value,
         name: &str,
     ) {
+        let filling = Filling { state_machine: machine.name(), label, metadata };
+        let asked = question(machine, name, &filling);
         let Some(feed) = machine.feed(name) else {
-            to.assume(name, Some(Value::Null));
+            to.0.insert(name.to_owned(), (asked, Some(Arc::new(Value::Null))));
             return;
         };
-        let filling = Filling { state_machine: machine.name(), label, metadata };
         let fetched = self.fetch(machine, feed, &filling).await;
         self.remember(machine.name(), name, fetched.as_ref().err());
         let answer = match fetched {
@@ -210,7 +232,7 @@ impl Feeds {
                 }
             }
         };
-        to.0.insert(name.to_owned(), answer);
+        to.0.insert(name.to_owned(), (asked, answer));
     }
 
     /// Records an answer or a failure.
@@ -306,6 +328,13 @@ impl Feeds {
         let body = answer.body.ok_or("the answer is larger than 1 MiB")?;
         serde_json::from_slice(&body).map_err(|_| "the answer is not JSON".to_owned())
     }
+}
+
+/// The request to a feed under a version of a definition.
+fn question(machine: &Machine, name: &str, filling: &Filling<'_>) -> String {
+    let request =
+        machine.feed(name).map(|feed| key(machine, feed, filling).unwrap_or_else(|missing| missing));
+    format!("{} {}", machine.hash(), request.unwrap_or_default())
 }
 
 /// The cache key: machine, feed and request.

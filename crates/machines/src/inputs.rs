@@ -1,39 +1,55 @@
 //! Inputs: each event of an input's topic updates the label that it names, once.
 //!
-//! The log of every shard is read from a stored position; live events only trigger a read. The position is stored after
-//! the updates of a page are committed. Every label stores, for each shard, the last event that it applied, in the same
-//! commit as the update. So a page that is read twice updates labels once, and a late pacemaker applies no older event.
+//! An event concerns the inputs of the version that was active in the event's shard when it was published. For each
+//! machine and shard, the fabric stores up to which event the log was applied, and which versions govern the events after
+//! it ([`InputPosition`]). Pacemakers read the log from there; live events only trigger a read. A position moves after the
+//! updates of a page are committed, and only if it is still as it was read, so a pacemaker that does not know a machine, or
+//! was paused while it was applied or deleted, skips no event.
+//!
+//! Every label stores, for each shard, the last event that it applied, in the same commit as the update. So a page that is
+//! read twice, or by two pacemakers, updates labels once, and a late pacemaker applies no older event.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet, HashMap},
+    sync::Arc,
+    time::Duration,
+};
 
+use futures_util::{StreamExt as _, stream};
+use serde::Deserialize;
 use serde_json::Value;
-use signalbox_bus::{self as bus, Event, EventId};
+use signalbox_bus::{self as bus, Event, EventId, Logged};
 use signalbox_machine::{
     definition::{EventPath, Input},
     merge,
 };
-use signalbox_store::Notice;
+use signalbox_store::{Notice, Subscription};
 use tokio::{
     sync::Notify,
-    time::{sleep, timeout},
+    time::{Instant, sleep, timeout_at},
 };
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    Error,
+    Error, Version,
     definitions::Definitions,
     label_store::LabelStore,
     labels::{self, InputEvent, Labels},
     metrics::Metrics,
-    store::TakenEvents,
+    store::{InputPosition, InputPositions},
 };
 
 /// Events that are read together.
 const PAGE: u64 = 200;
 /// The pause before another try when the fabric does not answer.
 const PAUSE: Duration = Duration::from_secs(1);
-/// How long a missed live event may stay unnoticed, and how often the inputs of all machines are read.
+/// How long a missed live event may stay unnoticed.
 const POLL_INTERVAL: Duration = Duration::from_secs(30);
+/// After an event of another topic, positions are read again at most this often: another process may have applied a
+/// machine that takes it.
+const OTHER_INTERVAL: Duration = Duration::from_secs(1);
+/// Machines whose events are applied in parallel.
+const AT_A_TIME: usize = 16;
 
 /// Takes events as updates of labels.
 #[derive(Debug, Clone)]
@@ -41,7 +57,7 @@ pub(crate) struct Inputs {
     pub(crate) labels: Labels,
     pub(crate) store: Arc<LabelStore>,
     pub(crate) definitions: Definitions,
-    pub(crate) taken: TakenEvents,
+    pub(crate) positions: InputPositions,
     pub(crate) bus: bus::Handle,
     pub(crate) shards: usize,
     /// Notified when a definition was applied in this process.
@@ -49,103 +65,172 @@ pub(crate) struct Inputs {
     pub(crate) metrics: Metrics,
 }
 
+/// The next events for the machines that have the same position.
+pub(crate) struct Page {
+    shard: usize,
+    positions: Vec<InputPosition>,
+    /// Versions that govern the events. A version that was removed with its machine is missing.
+    versions: HashMap<(String, u64), Version>,
+    events: Vec<Logged>,
+}
+
+/// The shard's event before this one.
+#[derive(Deserialize)]
+struct Follows {
+    last: u64,
+}
+
 impl Inputs {
     /// Runs until `shutdown`.
     pub(crate) async fn run(self, shutdown: CancellationToken) {
-        loop {
-            let taken = shutdown.run_until_cancelled(Box::pin(self.take_for_a_while())).await;
-            match taken {
-                None => return,
-                Some(Ok(())) => {}
-                Some(Err(error)) => {
-                    tracing::debug!(%error, "events not taken yet");
-                    if shutdown.run_until_cancelled(sleep(PAUSE)).await.is_none() {
-                        return;
-                    }
-                }
-            }
-        }
-    }
-
-    /// Takes events until a definition may have changed.
-    async fn take_for_a_while(&self) -> Result<(), Error> {
-        let inputs = self.inputs().await?;
-        if inputs.is_empty() {
-            // A machine with inputs is found when it is applied in this process, or at the next poll.
-            let _ = timeout(POLL_INTERVAL, self.redefined.notified()).await;
-            return Ok(());
-        }
         let mut live = self.bus.live();
-        for shard in 0..self.shards {
-            if self.taken.up_to(shard).await?.is_none() {
-                // Events from before the first input are not taken.
-                let last = self.bus.last_id(shard).await.map_err(|_| Error::Away)?;
-                self.taken.begin_at(shard, last.map_or(0, |id| id.0)).await?;
-            }
-        }
         loop {
-            for shard in 0..self.shards {
-                while self.take_page(shard, &inputs).await? {}
-            }
-            let topics: Vec<String> =
-                inputs.iter().map(|(_, _, input)| format!(":{}", input.topic)).collect();
-            let heard = async {
-                loop {
-                    match live.next().await {
-                        Notice::Resumed => return,
-                        Notice::Message { channel, .. }
-                            if topics.iter().any(|topic| channel.ends_with(topic)) =>
-                        {
-                            return;
-                        }
-                        Notice::Message { .. } => {}
-                    }
+            let round = Box::pin(async {
+                let began = Instant::now();
+                let topics = self.take_all().await?;
+                self.wait(&mut live, &topics, began).await;
+                Ok::<_, Error>(())
+            });
+            let pause = async {
+                if let Err(error) = round.await {
+                    tracing::debug!(%error, "events not taken yet");
+                    sleep(PAUSE).await;
                 }
             };
-            tokio::select! {
-                heard = timeout(POLL_INTERVAL, heard) => {
-                    if heard.is_err() {
-                        return Ok(());
+            if shutdown.run_until_cancelled(pause).await.is_none() {
+                return;
+            }
+        }
+    }
+
+    /// Waits until there may be events to apply.
+    async fn wait(&self, live: &mut Subscription, topics: &BTreeSet<String>, began: Instant) {
+        let heard = async {
+            let mut until = Instant::now() + POLL_INTERVAL;
+            loop {
+                match timeout_at(until, live.next()).await {
+                    Err(_) | Ok(Notice::Resumed) => return,
+                    Ok(Notice::Message { channel, .. }) => {
+                        let topic = channel.rsplit(':').next().unwrap_or_default();
+                        if topics.contains(topic) {
+                            return;
+                        }
+                        until = until.min(began + OTHER_INTERVAL);
                     }
                 }
-                () = self.redefined.notified() => return Ok(()),
+            }
+        };
+        tokio::select! {
+            () = heard => {}
+            () = self.redefined.notified() => {}
+        }
+    }
+
+    /// Applies everything that was published. Returns the topics of all inputs.
+    async fn take_all(&self) -> Result<BTreeSet<String>, Error> {
+        loop {
+            let (mut topics, mut more) = (BTreeSet::new(), false);
+            for shard in 0..self.shards {
+                for page in self.read(shard).await? {
+                    let inputs = page.versions.values().flat_map(|version| version.machine.inputs());
+                    topics.extend(inputs.map(|input| input.topic.to_string()));
+                    if page.events.is_empty() {
+                        continue;
+                    }
+                    let applied = self.apply(&page).await;
+                    more |= self.advance(&page, &applied).await?;
+                    applied.into_iter().find_map(|(_, result)| result.err()).map_or(Ok(()), Err)?;
+                }
+            }
+            if !more {
+                return Ok(topics);
             }
         }
     }
 
-    /// The inputs of every machine: machine, number and input.
-    async fn inputs(&self) -> Result<Vec<(String, u32, Input)>, Error> {
-        let mut inputs = Vec::new();
-        for machine in self.definitions.names().await? {
-            match self.definitions.current(&machine).await {
-                Ok(version) => inputs.extend(
-                    (0..).zip(version.machine.inputs()).map(|(n, input)| (machine.clone(), n, input.clone())),
-                ),
-                Err(Error::NoSuchMachine | Error::Unreadable) => {}
-                Err(error) => return Err(error),
-            }
+    /// Reads the next page of a shard's log for each position that a machine has.
+    pub(crate) async fn read(&self, shard: usize) -> Result<Vec<Page>, Error> {
+        let mut groups: BTreeMap<u64, Vec<InputPosition>> = BTreeMap::new();
+        for position in self.positions.all(shard).await? {
+            groups.entry(position.at).or_default().push(position);
         }
-        Ok(inputs)
-    }
-
-    /// Takes the next page of events of a shard. Returns whether there were any.
-    async fn take_page(&self, shard: usize, inputs: &[(String, u32, Input)]) -> Result<bool, Error> {
-        let after = self.taken.up_to(shard).await?.unwrap_or(0);
-        let mut window = self.bus.window(shard, EventId(after));
-        let logged = window.next(PAGE).await.map_err(|_| Error::Away)?;
-        let Some(last) = logged.last().map(|logged| logged.id) else { return Ok(false) };
-        for logged in &logged {
-            let Ok(event) = Event::from_log(&logged.entry) else { continue };
-            for (machine, number, input) in inputs.iter().filter(|(_, _, input)| *input.topic == *event.topic)
+        let mut pages = Vec::new();
+        for (at, positions) in groups {
+            let mut versions = HashMap::new();
+            for (machine, number) in
+                positions.iter().flat_map(|position| position.versions().map(|n| (&position.machine, n)))
             {
-                self.take(machine, *number, input, &event).await?;
+                match self.definitions.version(machine, shard, number).await {
+                    Ok(version) => drop(versions.insert((machine.clone(), number), version)),
+                    Err(Error::NoSuchVersion | Error::Unreadable) => {}
+                    Err(error) => return Err(error),
+                }
             }
+            let events = self.bus.window(shard, EventId(at)).next(PAGE).await.map_err(|_| Error::Away)?;
+            pages.push(Page { shard, positions, versions, events });
         }
-        self.taken.set(shard, last.0).await?;
-        Ok(true)
+        Ok(pages)
     }
 
-    async fn take(&self, machine: &str, number: u32, input: &Input, event: &Event) -> Result<(), Error> {
+    /// Applies the events of a page to labels, for one machine independently of another.
+    pub(crate) async fn apply(&self, page: &Page) -> Vec<(InputPosition, Result<(), Error>)> {
+        let work = |position: InputPosition| async move {
+            let result = Box::pin(self.apply_to(page, &position)).await;
+            (position, result)
+        };
+        stream::iter(page.positions.clone()).map(work).buffer_unordered(AT_A_TIME).collect().await
+    }
+
+    async fn apply_to(&self, page: &Page, position: &InputPosition) -> Result<(), Error> {
+        let mut before = position.at;
+        for Logged { id, entry } in &page.events {
+            if serde_json::from_slice::<Follows>(entry).is_ok_and(|follows| follows.last > before) {
+                self.metrics.took("trimmed");
+                let machine = &position.machine;
+                tracing::error!(
+                    machine,
+                    after = before,
+                    before = id.0,
+                    "events lost: not in the log any more"
+                );
+            }
+            before = id.0;
+            let Some(version) = position
+                .version_of(id.0)
+                .and_then(|number| page.versions.get(&(position.machine.clone(), number)))
+            else {
+                continue;
+            };
+            let inputs = (0..).zip(version.machine.inputs());
+            let Ok(event) = Event::from_log(entry) else { continue };
+            for (number, input) in inputs.filter(|(_, input)| *input.topic == *event.topic) {
+                self.take(version, number, input, &event).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Moves the positions of the machines that have applied the page. Returns whether one has moved.
+    pub(crate) async fn advance(
+        &self,
+        page: &Page,
+        applied: &[(InputPosition, Result<(), Error>)],
+    ) -> Result<bool, Error> {
+        let Some(last) = page.events.last() else { return Ok(false) };
+        let done: Vec<InputPosition> = applied
+            .iter()
+            .filter(|(_, result)| result.is_ok())
+            .map(|(position, _)| position.clone())
+            .collect();
+        let idle = |machine: &str, number: u64| {
+            let version = page.versions.get(&(machine.to_owned(), number));
+            version.is_some_and(|version| version.machine.inputs().is_empty())
+        };
+        Ok(self.positions.advance(page.shard, &done, last.id.0, idle).await? > 0)
+    }
+
+    async fn take(&self, version: &Version, number: u32, input: &Input, event: &Event) -> Result<(), Error> {
+        let machine = version.machine.name();
         let data: Value =
             event.data.as_ref().and_then(|data| serde_json::from_str(data.get()).ok()).unwrap_or(Value::Null);
         let named = match &input.label {
@@ -170,6 +255,7 @@ impl Inputs {
         let event = InputEvent {
             topic: &input.topic,
             id: event.id.0,
+            origin: &version.origin,
             input: number,
             metadata: metadata.as_ref(),
             create: input.create,
@@ -182,7 +268,15 @@ impl Inputs {
                 self.metrics.took("too_much");
             }
             Err(Error::TooManyLabels(_)) => self.metrics.took("label_limit"),
-            Err(Error::NoSuchMachine) => {}
+            // The machine was deleted since, or it was applied and this process or the label's shard does not know it yet.
+            // In the last case the page is read again.
+            Err(Error::NoSuchVersion | Error::NoSuchMachine) => {
+                let under_way = self.definitions.applying().await?.iter().any(|one| one.machine == machine);
+                let origin = self.store.origin(machine, &label).await?;
+                if origin.map_or(under_way, |origin| origin == version.origin) {
+                    return Err(Error::ApplyUnderWay);
+                }
+            }
             // One unreadable label does not keep the others from being updated.
             Err(Error::Unreadable) => {
                 self.store.report_unreadable(machine, &label);

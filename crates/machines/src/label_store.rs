@@ -4,7 +4,7 @@
 //! changed in the meantime, nothing is written and the steps start again (`labels.lua` compares the record's header and
 //! the version of the definition). The caller starts the consequences of a change ([`crate::runner`]).
 
-use std::{collections::HashSet, time::Duration};
+use std::{collections::HashSet, sync::Arc, time::Duration};
 
 use parking_lot::Mutex;
 use rand::RngExt as _;
@@ -161,19 +161,28 @@ impl LabelStore {
             let repeated =
                 request.is_some_and(|request| before.as_ref().is_some_and(|before| request.is_in(before)));
             let edit = if repeated { Edit::Leave } else { edit(before.as_ref(), &version, now_ms)? };
+            let stored = request.is_some_and(KeyedRequest::is_always_stored) && !repeated;
+            let edit = match (edit, &before) {
+                (Edit::Leave, Some(before)) if stored && before.status != Status::Deleted => {
+                    Edit::write(before.clone(), None)
+                }
+                (edit, _) => edit,
+            };
             let Edit::Write { mut record, happened, rows, note } = edit else {
                 return Ok(Done { record: before, version, turn: Turn::default(), changed: false });
             };
             let turn = {
-                let evaluator = Evaluator { version: &version, label, now_ms, feeds: answers };
+                let answers = answers.to(&version.machine, label, &record.metadata);
+                let evaluator = Evaluator { version: &version, label, now_ms, feeds: &answers };
                 happened.map(|happened| evaluator.run(&mut record, &happened)).unwrap_or_default()
             };
             self.metrics.evaluations.inc_by(turn.evaluations);
             // The label may need another feed than before and be the same otherwise.
             let only_asks = turn.needs.is_some() && turn.moves + rows == 0;
-            let unchanged = before
-                .as_ref()
-                .is_some_and(|old| *old == record || (only_asks && differs_in_retry_only(old, &record)));
+            let unchanged = !stored
+                && before
+                    .as_ref()
+                    .is_some_and(|old| *old == record || (only_asks && differs_in_retry_only(old, &record)));
             if unchanged {
                 // No commit compares the version, so it is compared here.
                 if self.definitions.is_active(shard, machine, version.active().number).await? {
@@ -234,6 +243,17 @@ impl LabelStore {
             }
         }
         Err(Error::Contended)
+    }
+
+    /// The origin of the version that is active in the label's shard, read from the fabric.
+    pub(crate) async fn origin(&self, machine: &str, label: &str) -> Result<Option<Arc<str>>, Error> {
+        let shard = self.records.shards().of(machine, label);
+        self.definitions.forget(machine, shard);
+        match self.definitions.of(machine, shard).await {
+            Ok(version) => Ok(Some(version.origin)),
+            Err(Error::NoSuchMachine) => Ok(None),
+            Err(error) => Err(error),
+        }
     }
 
     /// Forgets everything that only this process remembers of the fabric, because the fabric may have lost it.

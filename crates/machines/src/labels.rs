@@ -36,7 +36,9 @@ pub struct Update<'a> {
 pub(crate) struct InputEvent<'a> {
     pub(crate) topic: &'a str,
     pub(crate) id: u64,
-    /// The number of the input among those of the machine.
+    /// The origin of the version that governs the event.
+    pub(crate) origin: &'a str,
+    /// The number of the input among those of the version.
     pub(crate) input: u32,
     /// The metadata to merge, if the input takes any from the event.
     pub(crate) metadata: Option<&'a Value>,
@@ -139,7 +141,11 @@ impl Labels {
             return Err(merge::TooMuch::NoObject.into());
         }
         let taken = (event.id, event.input);
-        let changed = self.keyed((machine, label), None, |before, _, _| {
+        let changed = self.keyed((machine, label), None, |before, version, _| {
+            if *version.active().origin != *event.origin {
+                // The event was published for a machine that was deleted.
+                return Err(Error::NoSuchVersion);
+            }
             let (mut record, happened) = match before {
                 Some(before) if before.status == Status::Deleted => return Err(Error::Gone),
                 Some(before) if before.has_taken(taken) => return Ok(Edit::Leave),
@@ -243,7 +249,7 @@ impl Labels {
             _ => {}
         }
         let note = operation.note(&self.by);
-        let request = key.map(|key| KeyedRequest::new(key, operation.word(), &[]));
+        let request = key.map(|key| KeyedRequest::new(key, operation.word(), &[]).only_changes());
         let edit = |before: Option<&Record>, version: &Version, _| match before {
             None => Err(Error::NoSuchLabel),
             Some(before) if before.status == Status::Deleted => Err(Error::Gone),

@@ -123,6 +123,9 @@ impl Runner {
         permit: String,
     ) -> Result<bool, Error> {
         let permitted = |before: Option<&Record>, _: &Version, _| {
+            // A permit is for one attempt of one visit.
+            let before =
+                before.filter(|before| limits::permit(&label, before, before.work.attempts + 1) == permit);
             Ok(before.map_or(Edit::Leave, |before| Edit::evaluate(before, Happened::Permitted(target))))
         };
         let done = self.labels.change((machine, &label), &FeedAnswers::default(), permitted).await?;

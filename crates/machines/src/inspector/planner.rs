@@ -43,9 +43,14 @@ impl Planner {
         let labels = names.iter().map(|name| (*name).to_owned()).zip(counts).collect();
         let changed = plan::outside(&old.machine, new);
         let mut preview = Plan { version: old.number, states, changed, labels, ..Plan::default() };
-        let next = Version { number: old.number + 1, machine: Arc::new(new.clone()), active: None };
+        let next = Version {
+            number: old.number + 1,
+            machine: Arc::new(new.clone()),
+            origin: Arc::clone(&old.origin),
+            active: None,
+        };
         let change = Change { old, new, next, now_ms: self.clock.now_ms().await? };
-        let unsettled = plan::unsettled(&old.machine, new);
+        let unsettled = preview.states.changed.clone();
         for shard in 0..self.records.shards().count() {
             for state in by_interest(new, &preview.states.changed, &unsettled) {
                 let settles = unsettled.iter().any(|name| name == state.name());

@@ -1,16 +1,29 @@
--- Makes a version of a definition active in a shard, unless a later one is active already.
+-- Makes a version of a definition active in a shard, unless a later one is active already. In the same step, the version
+-- begins to govern the events of the shard's log: inputs apply an event as the version does that was active when the event
+-- was published.
 -- KEYS[1]: string, the active version
 -- KEYS[2]: hash, version -> JSON of the definition
+-- KEYS[3]: hash, machine -> up to which event of this shard its inputs have applied the log, and its versions since then
+-- KEYS[4]: string, the last id of an event in this shard
 -- ARGV[1]: integer, the version
 -- ARGV[2]: string, its JSON
+-- ARGV[3]: string, machine
+-- ARGV[4]: integer, 1 if the version has inputs, else 0
 -- Returns the version that is active now.
 -- Caller: Versions::switch
-local current, versions = KEYS[1], KEYS[2]
-local version, text = tonumber(ARGV[1]), ARGV[2]
+local current, versions, inputs, last_id = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
+local version, text, machine, has_inputs = tonumber(ARGV[1]), ARGV[2], ARGV[3], ARGV[4] == '1'
 
 local active = tonumber(redis.call('GET', current) or '0')
+local applied = redis.call('HGET', inputs, machine)
+local last = redis.call('GET', last_id) or '0'
 -- The text is written first, so that a reader that finds the number in `current` finds the text.
 redis.call('HSETNX', versions, ARGV[1], text)
 if active >= version then return active end
+if applied or has_inputs then
+  -- A version since which nothing was published governs no event.
+  local before = applied and string.gsub(applied, ' %d+:' .. last .. '$', '') or last
+  redis.call('HSET', inputs, machine, before .. ' ' .. ARGV[1] .. ':' .. last)
+end
 redis.call('SET', current, ARGV[1])
 return version

@@ -1,29 +1,119 @@
-//! The last event of each shard's log that inputs have processed. Stored in the first shard.
+//! How far the inputs of each machine have applied the log of a shard, and which versions govern the events after that.
+//!
+//! An event is governed by the version that was active in its shard when it was published. A position is one string:
+//! `<last applied event> <version>:<last event before the version became active> …`. `switch.lua` begins and extends it in
+//! the step that makes a version active, and `retire.lua` removes it with the machine. `advance.lua` replaces it only if it
+//! is as the caller has read it, so a pacemaker with an old view moves nothing.
 
-use signalbox_store::Error;
+use signalbox_store::{Error, FabricRole, Script};
 
 use super::Shards;
 
+pub(super) static ADVANCE: Script<FabricRole> =
+    Script::new("machines/advance", include_str!("../scripts/advance.lua"));
+
+/// Machines whose positions move in one call.
+const MAX_TOGETHER: usize = 100;
+
+/// The position of a machine's inputs in the log of a shard.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct InputPosition {
+    pub(crate) machine: String,
+    /// The last event that was applied.
+    pub(crate) at: u64,
+    /// Versions, each with the last event before it became active. The oldest first.
+    spans: Vec<(u64, u64)>,
+    /// As it is stored.
+    stored: String,
+}
+
+impl InputPosition {
+    fn parse(machine: String, stored: String) -> Option<Self> {
+        let mut words = stored.split(' ');
+        let at = words.next()?.parse().ok()?;
+        let span = |word: &str| {
+            let (version, from) = word.split_once(':')?;
+            Some((version.parse().ok()?, from.parse().ok()?))
+        };
+        let spans = words.map(span).collect::<Option<Vec<_>>>()?;
+        (!spans.is_empty()).then_some(Self { machine, at, spans, stored })
+    }
+
+    /// The version that governs an event.
+    pub(crate) fn version_of(&self, event: u64) -> Option<u64> {
+        self.spans.iter().rev().find(|(_, from)| *from < event).map(|(version, _)| *version)
+    }
+
+    /// All versions that govern events after the position.
+    pub(crate) fn versions(&self) -> impl Iterator<Item = u64> {
+        self.spans.iter().map(|(version, _)| *version)
+    }
+
+    /// What is stored after the event `at` was applied. `idle` is whether a version has no inputs: nothing is stored of a
+    /// machine whose later events no input applies.
+    fn after(&self, at: u64, idle: impl Fn(u64) -> bool) -> String {
+        let first = self.spans.iter().rposition(|(_, from)| *from <= at).unwrap_or(0);
+        match &self.spans[first..] {
+            [(version, _)] if idle(*version) => String::new(),
+            spans => {
+                spans.iter().fold(at.to_string(), |text, (version, from)| format!("{text} {version}:{from}"))
+            }
+        }
+    }
+}
+
 /// Positions in the logs of the bus. Cheap to clone.
 #[derive(Debug, Clone)]
-pub(crate) struct TakenEvents(pub(crate) Shards);
+pub(crate) struct InputPositions(pub(crate) Shards);
 
-impl TakenEvents {
-    /// The last event of a shard's log that was taken.
-    pub(crate) async fn up_to(&self, shard: usize) -> Result<Option<u64>, Error> {
+impl InputPositions {
+    /// The positions of all machines with inputs in a shard.
+    pub(crate) async fn all(&self, shard: usize) -> Result<Vec<InputPosition>, Error> {
         let Self(shards) = self;
-        shards.redis(0).command("HGET").key(&shards.keys(0).inputs()).arg(shard).query().await
+        let key = shards.keys(shard).inputs();
+        let stored: Vec<(String, String)> = shards.redis(shard).command("HGETALL").key(&key).query().await?;
+        Ok(stored.into_iter().filter_map(|(machine, stored)| InputPosition::parse(machine, stored)).collect())
     }
 
-    /// Stores the position at which taking events begins, unless there is a position already.
-    pub(crate) async fn begin_at(&self, shard: usize, id: u64) -> Result<(), Error> {
+    /// Moves positions that are still as they were read to the event `at`. `idle` is whether a version of a machine has no
+    /// inputs. Returns how many were moved.
+    pub(crate) async fn advance(
+        &self,
+        shard: usize,
+        read: &[InputPosition],
+        at: u64,
+        idle: impl Fn(&str, u64) -> bool,
+    ) -> Result<u64, Error> {
         let Self(shards) = self;
-        shards.redis(0).command("HSETNX").key(&shards.keys(0).inputs()).arg(shard).arg(id).run().await
+        let mut moved = 0;
+        for part in read.chunks(MAX_TOGETHER) {
+            let mut call = ADVANCE.call().key(&shards.keys(shard).inputs());
+            for position in part {
+                let after = position.after(at, |version| idle(&position.machine, version));
+                call = call.arg(&position.machine).arg(&position.stored).arg(after);
+            }
+            moved += call.run::<u64>(shards.redis(shard)).await?;
+        }
+        Ok(moved)
     }
+}
 
-    /// Stores the last event that was taken.
-    pub(crate) async fn set(&self, shard: usize, id: u64) -> Result<(), Error> {
-        let Self(shards) = self;
-        shards.redis(0).command("HSET").key(&shards.keys(0).inputs()).arg(shard).arg(id).run().await
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_event_belongs_to_the_version_that_was_active_when_it_was_published() {
+        let parse = |stored: &str| InputPosition::parse("m".to_owned(), stored.to_owned());
+        let position = parse("10 3:5 4:20 6:30").unwrap();
+        assert_eq!(position.versions().collect::<Vec<_>>(), [3, 4, 6]);
+        let of = |event| position.version_of(event);
+        assert_eq!((of(11), of(20), of(21), of(30), of(31)), (Some(3), Some(3), Some(4), Some(4), Some(6)));
+        let after = |at| position.after(at, |version| version == 6);
+        assert_eq!((&*after(19), &*after(20), &*after(30)), ("19 3:5 4:20 6:30", "20 4:20 6:30", ""));
+        assert_eq!(position.after(40, |_| false), "40 6:30");
+        for bad in ["", "1", "x 1:2", "1 2", "1 2:x"] {
+            assert_eq!(parse(bad), None, "{bad}");
+        }
     }
 }

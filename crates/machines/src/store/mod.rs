@@ -14,13 +14,13 @@ mod versions;
 use std::sync::Arc;
 
 use signalbox_bus as bus;
-use signalbox_store::{Fabric, Key, Shard, keys::machines as keys};
+use signalbox_store::{Fabric, Key, Shard, Tag, keys::machines as keys};
 
 use crate::faults::Faults;
 
 pub(crate) use due::{Due, DueSet};
 pub(crate) use flow::FlowCounts;
-pub(crate) use inputs::TakenEvents;
+pub(crate) use inputs::{InputPosition, InputPositions};
 pub(crate) use permits::{Permit, Permits, queue};
 pub(crate) use records::{Index, Records};
 pub(crate) use secrets::StoredSecrets;
@@ -39,7 +39,14 @@ const NONE: [&str; 0] = [];
 pub(crate) fn scripts() -> Vec<&'static signalbox_store::Script<signalbox_store::FabricRole>> {
     versions::SCRIPTS
         .into_iter()
-        .chain([&due::CORRECT, &flow::COUNT, &permits::PERMIT, &records::WALK, &secrets::RESEAL])
+        .chain([
+            &due::CORRECT,
+            &flow::COUNT,
+            &inputs::ADVANCE,
+            &permits::PERMIT,
+            &records::WALK,
+            &secrets::RESEAL,
+        ])
         .collect()
 }
 
@@ -79,7 +86,11 @@ impl Shards {
         self.all[shard].redis()
     }
 
+    fn tag(&self, shard: usize) -> &Tag {
+        self.all[shard].tag()
+    }
+
     fn keys(&self, shard: usize) -> keys::Machines<'_> {
-        keys::machines(self.all[shard].tag())
+        keys::machines(self.tag(shard))
     }
 }

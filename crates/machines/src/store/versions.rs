@@ -1,17 +1,18 @@
 //! Definitions of machines: versions that never change, and which of them is active in each shard.
 
 use signalbox_machine::Machine;
-use signalbox_store::{Error, FabricRole, Script, Value, from_redis_value};
+use signalbox_store::{Error, FabricRole, Script, Value, from_redis_value, keys};
 
 use super::Shards;
 
 static APPLY: Script<FabricRole> = Script::new("machines/apply", include_str!("../scripts/apply.lua"));
 static SWITCH: Script<FabricRole> = Script::new("machines/switch", include_str!("../scripts/switch.lua"));
+static RETIRE: Script<FabricRole> = Script::new("machines/retire", include_str!("../scripts/retire.lua"));
 static APPLIED: Script<FabricRole> = Script::new("machines/applied", include_str!("../scripts/applied.lua"));
 
 /// The scripts of this file.
 #[cfg(test)]
-pub(super) const SCRIPTS: [&Script<FabricRole>; 3] = [&APPLY, &SWITCH, &APPLIED];
+pub(super) const SCRIPTS: [&Script<FabricRole>; 4] = [&APPLY, &SWITCH, &RETIRE, &APPLIED];
 
 /// The result of [`Versions::start_apply`].
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -104,12 +105,21 @@ impl Versions {
         &self,
         shard: usize,
         machine: &str,
-        version: u64,
-        definition: &str,
+        (version, definition, has_inputs): (u64, &str, bool),
     ) -> Result<u64, Error> {
         let keys = self.0.keys(shard);
-        let call = SWITCH.call().key(&keys.current(machine)).key(&keys.versions(machine));
-        call.arg(version).arg(definition).run(self.0.redis(shard)).await
+        SWITCH
+            .call()
+            .key(&keys.current(machine))
+            .key(&keys.versions(machine))
+            .key(&keys.inputs())
+            .key(&keys::bus::bus(self.0.tag(shard)).last_event_id())
+            .arg(version)
+            .arg(definition)
+            .arg(machine)
+            .arg(u8::from(has_inputs))
+            .run(self.0.redis(shard))
+            .await
     }
 
     /// Makes no version of a machine active in any shard, and keeps the number of the last one. May be repeated.
@@ -121,7 +131,9 @@ impl Versions {
         }
         // The first shard is last: while it has the machine, the number is found.
         for shard in (0..self.shards()).rev() {
-            self.0.redis(shard).command("DEL").key(&self.0.keys(shard).current(machine)).run().await?;
+            let of_shard = self.0.keys(shard);
+            let call = RETIRE.call().key(&of_shard.current(machine)).key(&of_shard.inputs()).arg(machine);
+            call.run::<u64>(self.0.redis(shard)).await?;
         }
         self.0.redis(0).command("ZREM").key(&keys.names()).arg(machine).run().await
     }

@@ -1,7 +1,12 @@
 //! Feeds: asked when a condition needs them, and what happens while they do not answer.
 
+use std::sync::{Arc, Mutex};
+
+use axum::{Json, Router, extract::Path, routing::get};
 use serde_json::{Value, json};
 use signalbox_store::keys::stats as keys;
+use signalbox_testkit::eventually;
+use tokio::sync::Semaphore;
 
 use super::support::{Feeder, M, Receiver, Say, World};
 use crate::record::{Cause, Status};
@@ -230,4 +235,79 @@ async fn an_explanation_shows_the_results_of_its_feeds() {
     world.create("a", json!({})).await;
     let why = world.machines.inspector.explainer.why(M, "a").await.unwrap();
     assert_eq!((&why["feeds"], &why["result"]), (&json!({"load": {"result": "ok"}}), &json!(true)), "{why}");
+}
+
+#[tokio::test]
+async fn the_answer_for_earlier_metadata_opens_no_gate_for_later_metadata() {
+    type Asked = Arc<Mutex<Vec<String>>>;
+    let (asked, good): (Asked, _) = (Asked::default(), Arc::new(Semaphore::new(0)));
+    let (known, held) = (Arc::clone(&asked), Arc::clone(&good));
+    let answer = move |Path(user): Path<String>| async move {
+        known.lock().unwrap().push(user.clone());
+        // The feed has not answered for `bad` when it answers for `good`.
+        if user != "good" {
+            std::future::pending::<()>().await;
+        }
+        held.acquire().await.unwrap().forget();
+        Json(json!({"ok": true}))
+    };
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    tokio::spawn(async move { axum::serve(listener, Router::new().route("/{user}", get(answer))).await });
+    let yaml = format!(
+        "
+state_machines:
+  m:
+    feeds: [{{name: user, url: \"http://{address}/<metadata.user>\"}}]
+    states:
+      - {{gate: asked, exit_condition: feeds.user.ok, triggers: [{{metadata: user}}, {{interval: 1h}}], next: done}}
+      - {{gate: done}}
+"
+    );
+    let world = World::new(&yaml).await;
+    world.create("a", json!({})).await;
+    world.send_update("a", json!({"user": "good"})).await;
+    let count = |name: &str| asked.lock().unwrap().iter().filter(|user| *user == name).count();
+    eventually("the feed to be asked", async || (count("good") == 1).then_some(()).ok_or_else(String::new))
+        .await;
+    world.send_update("a", json!({"user": "bad"})).await;
+    eventually("the second request", async || (count("bad") == 1).then_some(()).ok_or_else(String::new))
+        .await;
+    good.add_permits(1);
+    // The answer for `good` is dropped, and the feed is asked for `bad` again.
+    eventually("the first answer to be used", async || {
+        let moved = &*world.label("a").await.state == "done";
+        (moved || count("bad") == 2).then_some(()).ok_or_else(|| format!("{:?}", asked.lock().unwrap()))
+    })
+    .await;
+    assert_eq!(&*world.label("a").await.state, "asked");
+}
+
+#[tokio::test]
+async fn a_gate_waits_while_the_feed_that_chooses_its_next_state_fails() {
+    let split = json!({"way": "new"});
+    let feeder = Feeder::start(&[Say::Status(500), Say::Json(split)]).await;
+    let yaml = format!(
+        "
+state_machines:
+  m:
+    feeds: [{{name: split, url: \"{}/<label>\", on_error: hold}}]
+    states:
+      - gate: start
+        exit_condition: metadata.go
+        triggers: [{{metadata: go}}]
+        next: {{type: context, path: feeds.split.way, destinations: [{{value: new, state: new_mail}}], default: old_mail}}
+      - {{gate: new_mail}}
+      - {{gate: old_mail}}
+",
+        feeder.url
+    );
+    let world = World::new(&yaml).await;
+    world.create("a", json!({})).await;
+    world.send_update("a", json!({"go": true})).await;
+    let record = world.until("a", |record| record.work.feed_failures == 1 || record.visit > 1).await;
+    assert_eq!((&*record.state, record.status), ("start", Status::Waiting));
+    world.time.advance(1_000);
+    world.work_off().await;
+    assert_eq!(&*world.until("a", |record| record.visit > 1).await.state, "new_mail");
 }

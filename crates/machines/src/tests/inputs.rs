@@ -1,10 +1,17 @@
 //! Events of the bus as facts.
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
-use super::support::{M, Machines, World};
-use crate::{Error, record::Cause};
+use rand::{RngExt as _, SeedableRng as _, rngs::StdRng};
+
+use super::{
+    faults::from_environment,
+    support::{M, Machines, World},
+};
+use crate::{Error, inputs::Page, record::Cause, store::InputPosition};
 use signalbox_testkit::eventually;
 
 const ORDERS: &str = "
@@ -37,11 +44,17 @@ impl Drop for Taking {
 }
 
 /// Where the taking of events begins; from then on none is missed.
-async fn begun(world: &World) -> u64 {
-    eventually("events to be taken", async || {
-        world.machines.taken.up_to(0).await.unwrap().ok_or_else(String::new)
-    })
-    .await
+async fn begun(world: &World) -> String {
+    eventually("events to be taken", async || stored(world).await.ok_or_else(String::new)).await
+}
+
+async fn stored(world: &World) -> Option<String> {
+    world.servers.fabric().command("HGET").arg("machine:inputs").arg(M).query().await.unwrap()
+}
+
+/// A pacemaker that died before it stored how far it was.
+async fn reset(world: &World, from: &str) {
+    world.servers.fabric().command("HSET").arg("machine:inputs").arg(M).arg(from).run().await.unwrap();
 }
 
 fn counted(result: &str) -> String {
@@ -127,7 +140,7 @@ async fn an_event_that_is_read_twice_is_taken_once() {
     assert_eq!(a.revision, 4);
     // A pacemaker that died before it stored its position.
     drop(taking);
-    world.machines.taken.set(0, from).await.unwrap();
+    reset(&world, &from).await;
     let other = world.another();
     let _taking = Taking::start(&other);
     world.publish("orders", "last", json!({"items": 0})).await;
@@ -151,7 +164,7 @@ async fn an_event_that_changed_nothing_is_not_taken_after_a_later_one() {
     let taken = world.until("a", |record| record.metadata["order"]["n"] == 19).await;
     drop(taking);
     // Twenty events later, a pacemaker that was paused continues from its old position.
-    world.machines.taken.set(0, from).await.unwrap();
+    reset(&world, &from).await;
     let other = world.another();
     let _taking = Taking::start(&other);
     world.publish("orders", "last", json!({"items": 0})).await;
@@ -201,4 +214,181 @@ async fn an_event_for_an_unreadable_label_does_not_delay_other_events() {
     world.until("a", |record| record.metadata["order"]["items"] == 1).await;
     until_counted(&world, "unreadable", 2).await;
     assert_eq!(world.metric("signalbox_machines_unreadable_total").await, 2);
+}
+
+/// A machine whose labels are created by events of a topic.
+fn creating(machine: &str, topic: &str) -> String {
+    format!(
+        "
+state_machines:
+  {machine}:
+    inputs: [{{topic: {topic}, into: got, create: true}}]
+    states: [{{gate: open}}]
+"
+    )
+}
+
+/// Waits until an event has created a label.
+async fn until_created(world: &World, machine: &str, label: &str) {
+    eventually("the label to be created", async || {
+        let record = world.machines.label_store.read(machine, label).await.unwrap();
+        record.map(drop).ok_or_else(String::new)
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn an_input_misses_no_event_while_another_pacemaker_does_not_know_its_machine_yet() {
+    let world = World::bare().await;
+    world.apply(&creating("known", "xa"), 0).await;
+    let other = world.another();
+    let _taking = Taking::start(&other);
+    eventually("events of the known machine to be taken", async || {
+        world.publish("xa", "first", json!({})).await;
+        let record = world.machines.label_store.read("known", "first").await.unwrap();
+        record.map(drop).ok_or_else(String::new)
+    })
+    .await;
+    world.apply(&creating(M, "xb"), 0).await;
+    for n in 0..5 {
+        world.publish("xb", &format!("l{n}"), json!({})).await;
+        world.publish("xa", &format!("a{n}"), json!({})).await;
+    }
+    until_created(&world, "known", "a4").await;
+    let _serving = Taking::start(&world.machines);
+    for n in 0..5 {
+        until_created(&world, M, &format!("l{n}")).await;
+    }
+}
+
+#[tokio::test]
+async fn inputs_of_a_machine_take_no_event_from_before_it_was_applied() {
+    let world = World::bare().await;
+    let taking = Taking::start(&world.machines);
+    world.apply(&creating(M, "orders"), 0).await;
+    eventually("events to be taken", async || {
+        world.publish("orders", "first", json!({})).await;
+        let record = world.machines.label_store.read(M, "first").await.unwrap();
+        record.map(drop).ok_or_else(String::new)
+    })
+    .await;
+    // No machine with inputs remains, and no pacemaker reads the log.
+    drop(taking);
+    world.machines.tasks.delete_machine(M, "ada").await.unwrap();
+    world.work_off().await;
+    for n in 0..3 {
+        world.publish("orders", &format!("old{n}"), json!({})).await;
+    }
+    world.apply(&creating(M, "orders"), 0).await;
+    let _taking = Taking::start(&world.machines);
+    world.publish("orders", "new", json!({})).await;
+    until_created(&world, M, "new").await;
+    for n in 0..3 {
+        let old = world.machines.label_store.read(M, &format!("old{n}")).await.unwrap();
+        assert!(old.is_none(), "{old:?}");
+    }
+}
+
+/// A pacemaker that is paused after any step: it has read a page, or has applied one and not stored that it did.
+struct Paused {
+    machines: Machines,
+    read: Vec<Page>,
+    applied: Vec<(Page, Vec<(InputPosition, Result<(), Error>)>)>,
+}
+
+impl Paused {
+    async fn step(&mut self) {
+        let inputs = &self.machines.service.inputs;
+        if let Some((page, applied)) = self.applied.pop() {
+            inputs.advance(&page, &applied).await.unwrap();
+        } else if let Some(page) = self.read.pop() {
+            let applied = inputs.apply(&page).await;
+            self.applied.push((page, applied));
+        } else {
+            self.read = inputs.read(0).await.unwrap();
+        }
+    }
+}
+
+const TOPICS: [&str; 2] = ["orders", "payments"];
+
+/// A definition with inputs of some topics, each with a path of its own.
+fn some_inputs(inputs: &[(usize, u8)]) -> String {
+    let input = |(topic, path): &(usize, u8)| {
+        format!("{{topic: {}, label: data.label, into: p{path}, create: true}}", TOPICS[*topic])
+    };
+    let inputs = inputs.iter().map(input).collect::<Vec<_>>().join(", ");
+    format!("state_machines: {{m: {{inputs: [{inputs}], states: [{{gate: open}}]}}}}")
+}
+
+/// Random interleavings of events, definitions, and two pacemakers, each of which may be paused after any step.
+#[tokio::test]
+async fn each_event_is_applied_once_by_each_input_that_existed_when_it_was_published() {
+    let first = from_environment("SIGNALBOX_SEED", 0);
+    for seed in first..first + from_environment("SIGNALBOX_SEEDS", 6) {
+        let world = World::bare().await;
+        let mut random = StdRng::seed_from_u64(seed);
+        let pacemaker = |machines| Paused { machines, read: Vec::new(), applied: Vec::new() };
+        let mut pacemakers = [pacemaker(world.machines.clone()), pacemaker(world.another())];
+        // The active definition, how often the machine was created, and label → what was applied to it.
+        let (mut active, mut life, mut number): (Option<(u64, Vec<(usize, u8)>)>, u32, u32) = (None, 0, 0);
+        let mut expected: BTreeMap<String, BTreeSet<(u8, u32)>> = BTreeMap::new();
+        for _ in 0..120 {
+            match random.random_range(0..20) {
+                0..8 => {
+                    let topic = random.random_range(0..2);
+                    // Labels of another life have other names: the name of a deleted label is not created by events.
+                    let label = format!("l{life}-{}", random.random_range(0..3));
+                    number += 1;
+                    let key = format!("n{number}");
+                    world.publish(TOPICS[topic], "x", json!({"label": label, key: true})).await;
+                    let inputs = active.iter().flat_map(|(_, inputs)| inputs);
+                    for (_, path) in inputs.filter(|(of, _)| *of == topic) {
+                        expected.entry(label.clone()).or_default().insert((*path, number));
+                    }
+                }
+                8..10 => {
+                    let inputs: Vec<(usize, u8)> = (0..random.random_range(0..4))
+                        .map(|path| (random.random_range(0..2), path))
+                        .collect();
+                    let base = active.as_ref().map_or(0, |(version, _)| *version);
+                    let version = world.apply(&some_inputs(&inputs), base).await;
+                    active = Some((version, inputs));
+                }
+                10 if active.take().is_some() => {
+                    world.machines.tasks.delete_machine(M, "ada").await.unwrap();
+                    world.work_off().await;
+                    life += 1;
+                    expected.clear();
+                }
+                _ => {
+                    let steps = random.random_range(1..4);
+                    let pacemaker = &mut pacemakers[random.random_range(0..2)];
+                    for _ in 0..steps {
+                        pacemaker.step().await;
+                    }
+                }
+            }
+        }
+        for pacemaker in pacemakers.iter_mut().chain([&mut pacemaker(world.another())]) {
+            for _ in 0..20 {
+                pacemaker.step().await;
+            }
+        }
+        for past in 0..=life {
+            for n in 0..3 {
+                let label = format!("l{past}-{n}");
+                let record = world.machines.label_store.read(M, &label).await.unwrap();
+                let record = record.filter(|record| record.status != crate::Status::Deleted);
+                let wanted = expected.remove(&label).unwrap_or_default();
+                let found = record.as_ref().map_or(0, |record| record.revision);
+                assert_eq!(found, wanted.len() as u64, "seed {seed}, {label}: {wanted:?}, {record:?}");
+                for (path, number) in wanted {
+                    let metadata = &record.as_ref().unwrap().metadata;
+                    let value = &metadata[format!("p{path}")][format!("n{number}")];
+                    assert_eq!(value, true, "seed {seed}, {label}: {path} {number} not in {metadata}");
+                }
+            }
+        }
+    }
 }

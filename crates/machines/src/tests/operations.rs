@@ -300,3 +300,32 @@ async fn a_machine_is_deleted_with_its_labels_and_its_name_can_be_used_again() {
     let created = world.machines.labels.create(M, "l001", &json!({}), true, None).await.unwrap();
     assert_eq!(created.visit, 2);
 }
+
+#[tokio::test]
+async fn a_repeated_update_that_changed_nothing_does_not_undo_a_later_one() {
+    let world = World::new(GATES).await;
+    world.create("a", json!({"n": 1})).await;
+    let update = async |n: u8, key| {
+        let update = crate::Update { metadata: &json!({"n": n}), patch: false, key };
+        world.machines.labels.update(M, "a", &update).await.unwrap()
+    };
+    let first = update(1, Some("k1")).await;
+    update(2, None).await;
+    let again = update(1, Some("k1")).await;
+    assert_eq!((again.repeated, again.revision), (true, first.revision));
+    assert_eq!(world.label("a").await.metadata, json!({"n": 2}));
+}
+
+#[tokio::test]
+async fn another_index_evaluates_no_unchanged_gate() {
+    let without = GATES.replace("    index: [metadata.plan, metadata.size]\n", "");
+    let world = World::new(&without).await;
+    // The creation is no update, so its gate was not evaluated.
+    world.create("a", json!({"a": 1, "b": 2, "plan": "pro"})).await;
+    let plan = &world.machines.inspector.planner;
+    let old = world.machines.definitions.current(M).await.unwrap();
+    assert_eq!(plan.preview(Some(&old), &machine(GATES)).await.unwrap().starts, 0);
+    world.apply(GATES, 1).await;
+    assert_eq!(&*world.label("a").await.state, "asked");
+    assert_eq!(world.found(with("plan", json!("pro"))).await, ["a"]);
+}

@@ -216,7 +216,9 @@ impl Scene<'_> {
     async fn open_by_facts(&mut self, label: &str) -> bool {
         let why = self.world.another().inspector.explainer.why(M, label).await.unwrap();
         let before = stands(self.world, label).await;
-        let Some(fewest) = why["fewest"].as_array().filter(|_| before.status == Status::Waiting) else {
+        // A gate that is true and waits for a failed feed, which chooses its next state, needs no update.
+        let opens = before.status == Status::Waiting && before.work.feed_failures == 0;
+        let Some(fewest) = why["fewest"].as_array().filter(|_| opens) else {
             return false;
         };
         let mut facts = Map::new();

@@ -28,7 +28,7 @@ use crate::{
     clock::Clock,
     faults::{FaultInjector, Faults},
     record::Record,
-    store::{DueSet, Records, Shards, StoredSecrets, TakenEvents, Versions},
+    store::{DueSet, Records, Shards, StoredSecrets, Versions},
 };
 use signalbox_bus::{self as bus, NewEvent};
 use signalbox_bus_testkit::{Pacemaker, Time, event, with_fixed_clock};
@@ -85,7 +85,6 @@ pub(super) struct Machines {
     pub(super) records: Records,
     pub(super) versions: Versions,
     pub(super) due: DueSet,
-    pub(super) taken: TakenEvents,
 }
 
 impl Deref for Machines {
@@ -275,8 +274,7 @@ fn pacemaker(
         stopped,
         records: Records::new(all.clone()),
         versions: Versions(all.clone()),
-        due: DueSet(all.clone()),
-        taken: TakenEvents(all),
+        due: DueSet(all),
     }
 }
 

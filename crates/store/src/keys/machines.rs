@@ -93,8 +93,8 @@ keys! {
         due() = "machine:due", "zset", "while something is due at a time";
         /// HASH: sweep → its progress.
         sweeps() = "machine:sweeps", "hash", "while a sweep is under way";
-        /// HASH: shard of the bus's log → the ID up to which its events were processed as inputs. In the first shard.
-        inputs() = "machine:inputs", "hash", "no expiry";
+        /// HASH: machine → up to which event of this shard its inputs have applied the log, and its versions since then.
+        inputs() = "machine:inputs", "hash", "while a machine has inputs";
         _ = "machine:{machine}:by:{digest}", "zset", "while a label has the indexed value";
         _ = "machine:{machine}:limit:{target}", "zset", "while a label waits for the limit of the address";
     }
