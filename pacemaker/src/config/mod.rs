@@ -142,7 +142,7 @@ impl Config {
         if let Some(path) = &config.edge_key_file {
             config.edge_keys = Keys::read(path).map_err(|why| loaded.places.error("edge_key_file", why))?;
         }
-        config.bus.egress(OwnAddresses::default()).check().map_err(|error| {
+        config.bus.egress(OwnAddresses::default(), signalbox_egress::Budget::default()).check().map_err(|error| {
             let why = format!("{:#}", anyhow::Error::from(error));
             loaded.places.error("bus.ca_file", why)
         })?;

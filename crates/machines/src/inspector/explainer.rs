@@ -94,7 +94,7 @@ impl Explainer {
         if let Some(error) = &record.work.error {
             explanation["last_error"] = json!(error);
         }
-        if let Some(again_ms) = record.work.again_ms.filter(|_| record.work.limit().is_none()) {
+        if let Some(again_ms) = record.work.again_ms.filter(|_| record.work.limit().is_none() && record.work.place().is_none()) {
             explanation["next_retry"] = json!(instant(again_ms).to_string());
         }
         let reason = match record.status {
@@ -211,9 +211,19 @@ fn acting(version: &Version, label: &str, record: &Record) -> (Value, String) {
         _ => None,
     };
     let pauses = work.held.is_some();
-    let json = json!({
+    let mut json = json!({
         "attempt": work.attempts, "attempts": attempts, "address": address, "waits_for_retry": pauses,
     });
+    if let Some((since_ms, destination)) = work.place() {
+        json["waits_for_retry"] = json!(false);
+        json["waits_for_place"] = json!({"destination": destination, "since": instant(since_ms).to_string()});
+        let reason = format!(
+            "attempt {} of its action waits for a place among the outgoing calls to {destination} since {}",
+            work.attempts + 1,
+            instant(since_ms)
+        );
+        return (json, reason);
+    }
     let count = format!("attempt {} of {attempts}", work.attempts);
     let reason = match (pauses, work.again_ms) {
         (true, Some(again_ms)) if work.attempts == 0 => {

@@ -18,6 +18,7 @@ mod loops;
 mod lost;
 mod operations;
 mod outcomes;
+mod places;
 mod overview;
 mod predictions;
 mod racing;
