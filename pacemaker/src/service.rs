@@ -136,8 +136,7 @@ async fn assemble(
     let tokens = Tokens::new(&config.root_token, fabric.clone(), stats.clone(), wall_clock)
         .with_external(bus.front.external_tokens());
     let store = Store::new(fabric.clone(), routes, stats.clone());
-    let (registry, routers) =
-        routing(config, store, own.clone(), &tokens, &bus, routing_metrics, background);
+    let (registry, routers) = routing(config, store, own.clone(), &tokens, &bus, routing_metrics, background);
     background.spawn(|idle| own_addresses::keep_resolved(own.clone(), idle));
     let sequencer = sequencer(config, &fabric, &bus, background);
     let machines = machines(config, &fabric, &stats, &bus, &registry, background);
@@ -273,7 +272,8 @@ async fn event_bus(
     shutdown: &CancellationToken,
 ) -> anyhow::Result<EventBus> {
     let metrics = bus::Metrics::default();
-    let client = Client::new(&config.bus.egress(own.clone(), budget.clone()), wall_clock).context("bus.ca_file")?;
+    let client =
+        Client::new(&config.bus.egress(own.clone(), budget.clone()), wall_clock).context("bus.ca_file")?;
     let webhooks = Webhooks::new(client.clone(), metrics.deliveries.clone());
     let memory = FabricMemory::new(servers.stats.clone());
     // Without the memory, a known fabric is still recognized; only an empty one would be accepted as a new one.

@@ -424,7 +424,8 @@ impl<'a> Evaluator<'a> {
     /// A time of the label itself has come, or a feed was asked (`resumed`: after this many moves without resting).
     fn due(&self, record: &mut Record, resumed: Option<usize>, turn: &mut Turn) {
         let (moved, resumed) = (resumed.unwrap_or(0), resumed.is_some());
-        if !resumed && record.work.deadline_ms.is_some_and(|at_ms| at_ms <= self.now_ms) {
+        let pauses = record.status == Status::Looping && record.work.again_ms > Some(self.now_ms);
+        if !resumed && !pauses && record.work.deadline_ms.is_some_and(|at_ms| at_ms <= self.now_ms) {
             self.decide(record, Event::Deadline, turn);
             return;
         }
@@ -509,7 +510,8 @@ impl<'a> Evaluator<'a> {
         let pause_ms = self.now_ms.saturating_sub(since_ms);
         record.work.attempts = record.work.attempts.saturating_sub(1);
         record.work.wait_for_place(since_ms, to);
-        record.work.again_ms = Some(self.now_ms + pause_ms.clamp(*WAIT_PAUSE_MS.start(), *WAIT_PAUSE_MS.end()));
+        record.work.again_ms =
+            Some(self.now_ms + pause_ms.clamp(*WAIT_PAUSE_MS.start(), *WAIT_PAUSE_MS.end()));
     }
 
     /// Adapts a label to a definition in which its state has changed.

@@ -8,12 +8,12 @@ use std::{sync::Arc, time::Duration};
 use futures_util::{StreamExt as _, stream};
 use rand::RngExt as _;
 use serde_json::Value;
+use signalbox_egress::Place;
 use signalbox_machine::{
     State,
     attempt::{self, Verdict},
     merge,
 };
-use signalbox_egress::Place;
 use tokio::time::{Instant, sleep};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
@@ -164,7 +164,9 @@ impl Runner {
         loop {
             let done = if turn.attempt {
                 let at = (machine, label);
-                let Some(place) = self.place(at, &record, &version, (&turn, place.take())).await else { return };
+                let Some(place) = self.place(at, &record, &version, (&turn, place.take())).await else {
+                    return;
+                };
                 let Some(done) = self.act(at, &record, &version, (moved, place)).await else { return };
                 done
             } else if turn.needs.is_some() {

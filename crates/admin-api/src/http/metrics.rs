@@ -48,14 +48,13 @@ impl Collector for OutgoingCalls {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> std::fmt::Result {
         let calls = self.0.calls();
         let all = Family::<Words<1>, Gauge>::default();
-        for (state, count) in [
-            ("running", calls.running),
-            ("waiting", calls.waiting),
-            ("limit", self.0.limits().calls),
-        ] {
+        for (state, count) in
+            [("running", calls.running), ("waiting", calls.waiting), ("limit", self.0.limits().calls)]
+        {
             all.get_or_create(&[("state", state)]).set(i64::try_from(count).unwrap_or(i64::MAX));
         }
-        let help = "Outgoing calls that run, those that wait for a place, and how many may run at the same time";
+        let help =
+            "Outgoing calls that run, those that wait for a place, and how many may run at the same time";
         all.encode(encoder.encode_descriptor("outgoing_calls", help, None, all.metric_type())?)
     }
 }
@@ -135,12 +134,8 @@ mod tests {
     #[test]
     fn names_carry_the_prefix_and_the_unit() {
         let routing = signalbox_routing::Metrics::default();
-        let metrics = Metrics::new(
-            Counts::default(),
-            Budget::default(),
-            &routing,
-            &signalbox_acme::Metrics::default(),
-        );
+        let metrics =
+            Metrics::new(Counts::default(), Budget::default(), &routing, &signalbox_acme::Metrics::default());
         metrics.answered("GET", 204, 0.001);
         metrics.limited("token_limit_reached");
         routing.count_change("registered");

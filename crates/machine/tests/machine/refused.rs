@@ -402,3 +402,24 @@ fn of_very_many_problems_the_first_are_reported() {
         assert!(shown.starts_with("m.yaml:1:"), "{}", &shown[..200]);
     }
 }
+
+#[test]
+fn triggers_of_an_end_state_are_checked() {
+    for triggers in ["5", "[{blah: baz}]", "[{metadata: \"foo.bar+\"}]", "[{interval: 1d22389h1d}]"] {
+        problems(&gate(&format!("exit_condition: false, triggers: {triggers}")));
+    }
+    let file = load("m.yaml", &gate("exit_condition: false, triggers: [{metadata: a}]")).unwrap();
+    assert!(
+        file.warnings.iter().any(|warning| warning.message.contains("do nothing")),
+        "{:?}",
+        file.warnings
+    );
+}
+
+#[test]
+fn too_many_patterns_of_webhooks_are_refused_without_compiling_them() {
+    let entries = vec!["{match: \"[\\\\p{L}]{1,40}x\", headers: {a: b}}"; 1_500].join(", ");
+    let text = states("{gate: two}").replace("m: {", &format!("m: {{webhooks: [{entries}], "));
+    let found = problems(&text);
+    assert!(found.iter().any(|problem| problem.contains("between 0 and 32 entries")), "{found:?}");
+}

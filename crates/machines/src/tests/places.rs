@@ -75,12 +75,19 @@ async fn labels_beyond_the_budget_wait_without_an_attempt_and_all_calls_are_made
     assert_eq!(calls.running, 4);
     let why = machines.inspector.explainer.why(M, &names[0]).await.unwrap();
     assert!(why["reason"].as_str().unwrap().contains("waits for a place among the outgoing calls"), "{why}");
-    assert!(why["action"]["waits_for_place"]["destination"].as_str().unwrap().starts_with("127.0.0.1:"), "{why}");
+    assert!(
+        why["action"]["waits_for_place"]["destination"].as_str().unwrap().starts_with("127.0.0.1:"),
+        "{why}"
+    );
     // Another machine is not delayed.
     machines.labels.create("other", "x", &json!({"go": true}), false, None).await.unwrap();
     machines
         .labels
-        .update("other", "x", &crate::labels::Update { metadata: &json!({"go": true}), patch: false, key: None })
+        .update(
+            "other",
+            "x",
+            &crate::labels::Update { metadata: &json!({"go": true}), patch: false, key: None },
+        )
         .await
         .unwrap();
     eventually("the other machine's call", async || {

@@ -30,9 +30,9 @@ use crate::{
     record::Record,
     store::{DueSet, Records, Shards, StoredSecrets, TakenEvents, Versions},
 };
-use signalbox_egress::Budget;
 use signalbox_bus::{self as bus, NewEvent};
 use signalbox_bus_testkit::{Pacemaker, Time, event, with_fixed_clock};
+use signalbox_egress::Budget;
 use signalbox_route_table::AddressRules;
 use signalbox_routing as routing;
 use signalbox_routing::Metrics;
@@ -242,9 +242,11 @@ fn pacemaker(
         ..bus::Options::default()
     };
     let now = || SystemTime::UNIX_EPOCH + Duration::from_secs(1_760_000_000);
-    let client =
-        signalbox_egress::Client::new(&options.egress(signalbox_egress::OwnAddresses::default(), budget), now)
-            .unwrap();
+    let client = signalbox_egress::Client::new(
+        &options.egress(signalbox_egress::OwnAddresses::default(), budget),
+        now,
+    )
+    .unwrap();
     let dependencies = Dependencies {
         fabric: servers.fabric(),
         shards,
