@@ -20,7 +20,7 @@ use signalbox_access::{AuditLog, SharedSecret, Tokens};
 use signalbox_acme::{self as acme, Acme};
 use signalbox_bus::{self as bus, Bus, FabricMemory, Handle, Webhooks};
 use signalbox_certificates::Certificates;
-use signalbox_egress::Client;
+use signalbox_egress::{Budget, Client, Limits, open_files};
 use signalbox_lease::{Lease, Presence};
 use signalbox_machines as machines;
 use signalbox_queues as queues;
@@ -30,7 +30,7 @@ use signalbox_sequencer::{Calls, Http, Sequencer};
 use signalbox_stream::Hub;
 
 use signalbox_admin_api::{
-    App, Limits, OwnEvents, Parts,
+    App, Limits as ApiLimits, OwnEvents, Parts,
     api::{
         bus::Front,
         check::Checks,
@@ -46,6 +46,10 @@ use crate::{
     own_addresses,
 };
 
+/// Files for connections to Redis, for configuration, logs and the like.
+const OTHER_FILES: usize = 64;
+/// The HTTP API accepts this many connections with any limit of open files.
+const MIN_CONNECTIONS: usize = 16;
 /// How long requests in flight may take after the shutdown was requested.
 const DRAIN: Duration = Duration::from_secs(10);
 /// Missed turns after which another pacemaker takes a lease over.
@@ -83,15 +87,18 @@ pub(crate) async fn run(
     let routing_metrics = signalbox_routing::Metrics::default();
     let acme_metrics = signalbox_acme::Metrics::default();
     let spans = exporter.as_ref().map(Exporter::counts).unwrap_or_default();
-    let metrics = Metrics::new(spans, &routing_metrics, &acme_metrics);
+    let files = open_files();
+    let budget = Budget::new(Limits::of_files(files));
+    let metrics = Metrics::new(spans, budget.clone(), &routing_metrics, &acme_metrics);
     // It ends last, because the end of everything else is traced, too.
     let silence = CancellationToken::new();
     let spans = tokio::spawn(export(exporter, silence.clone()));
     let mut background = Background::new(&servers.fabric, &config.node);
     let counted = (metrics, routing_metrics, acme_metrics);
-    let site = assemble(&config, servers, counted, &mut background, &shutdown).await?;
+    let connections = connections(&config, budget.limits().files_left(files));
+    let site = assemble(&config, servers, budget, counted, &mut background, &shutdown).await?;
     tracing::info!(listen = %listener.local_addr()?, node = config.node, "pacemaker ready");
-    let limits = ListenerLimits { connections: config.connections };
+    let limits = ListenerLimits { connections };
     let served = serve(listener, site, limits, shutdown).await;
     background.end().await;
     silence.cancel();
@@ -100,23 +107,36 @@ pub(crate) async fn run(
     served
 }
 
+/// How many connections to the HTTP API may be open, when this many files remain for them.
+fn connections(config: &Config, files: usize) -> usize {
+    let most = files.saturating_sub(OTHER_FILES).max(MIN_CONNECTIONS);
+    if most < config.connections {
+        tracing::warn!(
+            connections = config.connections,
+            most,
+            "the limit of open files permits fewer connections than configured"
+        );
+    }
+    config.connections.min(most)
+}
+
 /// Starts all subsystems, and returns what the HTTP server works with.
 async fn assemble(
     config: &Config,
     servers: Servers,
+    budget: Budget,
     (metrics, routing_metrics, acme_metrics): (Metrics, signalbox_routing::Metrics, signalbox_acme::Metrics),
     background: &mut Background,
     shutdown: &CancellationToken,
 ) -> anyhow::Result<Site> {
     let own = own_addresses::of(config);
     own_addresses::resolve_first(&own).await;
-    let bus = event_bus(config, &servers, &own, background, shutdown).await?;
+    let bus = event_bus(config, &servers, (&own, &budget), background, shutdown).await?;
     let Servers { fabric, routes, stats } = servers;
     let tokens = Tokens::new(&config.root_token, fabric.clone(), stats.clone(), wall_clock)
         .with_external(bus.front.external_tokens());
     let store = Store::new(fabric.clone(), routes, stats.clone());
-    let (registry, routers) =
-        routing(config, store, own.clone(), &tokens, &bus.handle, routing_metrics, background);
+    let (registry, routers) = routing(config, store, own.clone(), &tokens, &bus, routing_metrics, background);
     background.spawn(|idle| own_addresses::keep_resolved(own.clone(), idle));
     let sequencer = sequencer(config, &fabric, &bus, background);
     let machines = machines(config, &fabric, &stats, &bus, &registry, background);
@@ -132,7 +152,7 @@ async fn assemble(
         certificates: certificates.clone(),
         table: registry.store().clone(),
         routers: routers.clone(),
-        client: acme_client(own)?,
+        client: acme_client(own, budget)?,
         clock: wall_clock,
         metrics: acme_metrics,
         shutdown: shutdown.clone(),
@@ -165,7 +185,7 @@ async fn assemble(
         machines,
         presence,
         metrics,
-        limits: Limits::new(&config.limits, config.bus.streams, config.queues.waiting_pulls),
+        limits: ApiLimits::new(&config.limits, config.bus.streams, config.queues.waiting_pulls),
         directory: Directory::default(),
         table_names: TableNames::default(),
         checks: Checks::default(),
@@ -247,12 +267,13 @@ struct EventBus {
 async fn event_bus(
     config: &Config,
     servers: &Servers,
-    own: &OwnAddresses,
+    (own, budget): (&OwnAddresses, &Budget),
     background: &mut Background,
     shutdown: &CancellationToken,
 ) -> anyhow::Result<EventBus> {
     let metrics = bus::Metrics::default();
-    let client = Client::new(&config.bus.egress(own.clone()), wall_clock).context("bus.ca_file")?;
+    let client =
+        Client::new(&config.bus.egress(own.clone(), budget.clone()), wall_clock).context("bus.ca_file")?;
     let webhooks = Webhooks::new(client.clone(), metrics.deliveries.clone());
     let memory = FabricMemory::new(servers.stats.clone());
     // Without the memory, a known fabric is still recognized; only an empty one would be accepted as a new one.
@@ -285,7 +306,7 @@ fn routing(
     store: Store,
     own: OwnAddresses,
     tokens: &Tokens,
-    bus: &Handle,
+    bus: &EventBus,
     metrics: signalbox_routing::Metrics,
     background: &mut Background,
 ) -> (Registry, Routers) {
@@ -313,12 +334,13 @@ fn routing(
     let announcer = Announcer::new(
         store,
         background.lease("announcer", ANNOUNCE),
-        OwnEvents::new(bus.clone()),
+        OwnEvents::new(bus.handle.clone()),
         ANNOUNCE,
         routers.alarms(),
         metrics.clone(),
     );
-    let prober = Prober::new(registry.clone(), background.lease("prober", PROBE), PROBE, metrics);
+    let prober = Prober::new(registry.clone(), background.lease("prober", PROBE), PROBE, metrics)
+        .with_budget(bus.client.budget().clone());
     background.spawn(|idle| reconciler.run(idle));
     background.spawn(|idle| sweeper.run(idle));
     background.spawn(|idle| announcer.run(idle));
@@ -368,7 +390,7 @@ fn machines(
 
 /// The client for the DNS webhook and the check URL. The operator chose both, so they may be in any network; Signalbox's own
 /// addresses are never called.
-fn acme_client(own: OwnAddresses) -> anyhow::Result<Client> {
+fn acme_client(own: OwnAddresses, budget: Budget) -> anyhow::Result<Client> {
     let options = signalbox_egress::Options {
         allow_networks: ["0.0.0.0/0", "::/0"].iter().filter_map(|network| network.parse().ok()).collect(),
         allow_addresses: Vec::new(),
@@ -377,6 +399,7 @@ fn acme_client(own: OwnAddresses) -> anyhow::Result<Client> {
         ca_file: None,
         connect_timeout: ACME_CONNECT,
         timeout: ACME_WEBHOOK,
+        budget,
     };
     Client::new(&options, wall_clock).context("acme")
 }

@@ -12,7 +12,7 @@
 use serde_json::json;
 use signalbox_egress::{Outcome, Post, Secret};
 
-use crate::{Parts, failure::Failure};
+use crate::{Parts, failure::Failure, http::OWNER};
 
 /// Creates the record with `value`.
 pub(crate) async fn create(parts: &Parts, name: &str, value: &str) -> Result<(), Failure> {
@@ -58,5 +58,7 @@ async fn call(parts: &Parts, action: &'static str, name: &str, value: &str) -> R
         body: body.to_string().into_bytes(),
         headers: Vec::new(),
     };
-    Ok(parts.client.post(post).await)
+    let to = parts.options.dns_webhook.parse().unwrap_or_default();
+    let place = parts.client.place(OWNER, &to).await;
+    Ok(parts.client.post(place, post).await)
 }

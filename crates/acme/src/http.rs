@@ -20,8 +20,11 @@ use hyper_util::{
     rt::TokioExecutor,
 };
 use instant_acme::{BodyWrapper, BytesResponse, Error, HttpClient};
+use signalbox_egress::{Budget, destination};
 use tokio::time;
 
+/// The owner of all calls for certificates. They are few.
+pub(crate) const OWNER: &str = "certificates";
 /// Maximum size of an answer. A certificate chain has a few KB.
 const MAX_BYTES: usize = 1 << 20;
 const TIMEOUT: Duration = Duration::from_secs(30);
@@ -40,6 +43,7 @@ pub(crate) struct Refusal {
 pub(crate) struct Http {
     client: Client<HttpsConnector<HttpConnector>, BodyWrapper<Bytes>>,
     refusal: Arc<Mutex<Option<Refusal>>>,
+    budget: Budget,
     /// Needed for dates in `Retry-After`.
     clock: fn() -> SystemTime,
 }
@@ -49,6 +53,7 @@ impl Http {
     pub(crate) fn new(
         ca_file: Option<&Path>,
         clock: fn() -> SystemTime,
+        budget: Budget,
     ) -> Result<Self, signalbox_egress::Error> {
         let tls = signalbox_egress::client_config(ca_file)?;
         let connector =
@@ -56,6 +61,7 @@ impl Http {
         Ok(Self {
             client: Client::builder(TokioExecutor::new()).build(connector),
             refusal: Arc::default(),
+            budget,
             clock,
         })
     }
@@ -71,8 +77,9 @@ impl HttpClient for Http {
         &self,
         request: Request<BodyWrapper<Bytes>>,
     ) -> Pin<Box<dyn Future<Output = Result<BytesResponse, Error>> + Send>> {
-        let Self { client, refusal, clock } = self.clone();
+        let Self { client, refusal, budget, clock } = self.clone();
         Box::pin(async move {
+            let _place = budget.place(OWNER, &destination(request.uri())).await;
             let asked = async {
                 let (head, body) = client.request(request).await.map_err(other)?.into_parts();
                 let body = Limited::new(body, MAX_BYTES).collect().await.map_err(Error::Other)?.to_bytes();

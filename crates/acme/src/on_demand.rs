@@ -14,7 +14,7 @@ use signalbox_route_table::Hostname;
 use signalbox_routing::LIVE_MS;
 use tokio::time::{Duration, Instant};
 
-use crate::{Parts, record::Record, store::Budget};
+use crate::{Parts, http::OWNER, record::Record, store::Budget};
 
 /// How long the check URL is not called again for a name.
 const REMEMBERED: Duration = Duration::from_secs(600);
@@ -131,7 +131,8 @@ async fn is_allowed(parts: &Parts, name: &str) -> bool {
     let Ok(mut url) = url::Url::parse(&parts.options.check_url) else { return false };
     url.query_pairs_mut().append_pair("domain", name);
     let Ok(request) = Request::get(url.as_str()).body(Full::new(Bytes::new())) else { return false };
-    match parts.client.call("acme.check", request, parts.options.check_timeout, MAX_BYTES).await {
+    let place = parts.client.place(OWNER, request.uri()).await;
+    match parts.client.call(place, "acme.check", request, parts.options.check_timeout, MAX_BYTES).await {
         Ok(called) if called.status == 200 => true,
         Ok(called) => {
             tracing::info!(

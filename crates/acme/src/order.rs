@@ -67,7 +67,7 @@ pub(crate) async fn obtain(parts: &Parts, claim: &mut Claim) -> Result<Life, Fai
 
 /// The HTTP client for one order.
 pub(crate) fn http(parts: &Parts) -> Result<Http, Failure> {
-    let made = Http::new(parts.options.ca_file.as_deref(), parts.clock);
+    let made = Http::new(parts.options.ca_file.as_deref(), parts.clock, parts.client.budget().clone());
     made.map_err(|error| Failure::new(format!("acme.ca_file: {error}")))
 }
 

@@ -37,6 +37,9 @@ use crate::{
 /// Requests with `wait` on one pacemaker, and of one token.
 const MAX_WAITS: usize = 10_000;
 const MAX_WAITS_PER_TOKEN: usize = 1_000;
+/// Simulations and plans that are computed on one pacemaker, and for one token: they use processors that all requests need.
+const MAX_COMPUTATIONS: usize = 4;
+const MAX_COMPUTATIONS_PER_TOKEN: usize = 2;
 /// Dumps of the route table on one pacemaker, and of one token.
 const MAX_DUMPS: usize = 16;
 const MAX_DUMPS_PER_TOKEN: usize = 2;
@@ -126,6 +129,8 @@ pub struct Limits {
     pub pulls: Slots,
     /// Dumps of the route table that are being sent.
     pub dumps: Slots,
+    /// Simulations and plans that are being computed.
+    pub computations: Slots,
     /// Requests per second.
     pub requests: Rates,
     /// Events and messages to publish per second.
@@ -144,6 +149,7 @@ impl Limits {
             waits: Slots::new("requests that wait", MAX_WAITS, MAX_WAITS_PER_TOKEN),
             pulls: Slots::new("pulls that wait", usize::MAX, (pulls / 2).max(1)),
             dumps: Slots::new("dumps of the route table", MAX_DUMPS, MAX_DUMPS_PER_TOKEN),
+            computations: Slots::new("simulations and plans", MAX_COMPUTATIONS, MAX_COMPUTATIONS_PER_TOKEN),
         }
     }
 }

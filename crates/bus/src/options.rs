@@ -4,7 +4,7 @@ use std::{net::SocketAddr, path::PathBuf, time::Duration};
 
 use ipnet::IpNet;
 use serde::Deserialize;
-use signalbox_egress::OwnAddresses;
+use signalbox_egress::{Budget, OwnAddresses};
 use signalbox_settings::{section, within};
 
 /// More bytes, or entries, than any machine has memory for.
@@ -109,8 +109,9 @@ impl Options {
     /// The section of the default file: every key with its default and description.
     pub const DEFAULTS: &str = include_str!("defaults.toml");
 
-    /// The limits of deliveries and of every other outgoing call. `own` are addresses that are never called.
-    pub fn egress(&self, own: OwnAddresses) -> signalbox_egress::Options {
+    /// The limits of deliveries and of every other outgoing call. `own` are addresses that are never called,
+    /// and `budget` is that of the process.
+    pub fn egress(&self, own: OwnAddresses, budget: Budget) -> signalbox_egress::Options {
         signalbox_egress::Options {
             allow_networks: self.allow_networks.clone(),
             allow_addresses: self.allow_addresses.clone(),
@@ -119,6 +120,7 @@ impl Options {
             ca_file: self.ca_file.clone(),
             connect_timeout: Duration::from_millis(self.connect_ms),
             timeout: Duration::from_millis(self.delivery_ms),
+            budget,
         }
     }
 

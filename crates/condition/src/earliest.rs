@@ -42,12 +42,18 @@ const DAYS_OF_A_MONTH: u16 = 40;
 /// conditions have about a hundred, but metadata may list thousands of times, and those must not occupy a
 /// worker for seconds.
 const MAX_TURNS: usize = 500;
+/// Maximum number of times that the search considers. Metadata may contain thousands: with more, nothing is skipped, which
+/// costs one evaluation per interval instead of a search.
+const MAX_TIMES: usize = 200;
 
 impl Condition {
     /// The earliest time, from that of `facts` on, at which the condition can be true if only time passes.
     pub fn earliest(&self, facts: &Facts<'_>) -> Earliest {
         let mut turns = Turns::default();
         turns.of_program(&self.program, facts);
+        if turns.too_many {
+            return Earliest::NotBefore(facts.now);
+        }
         let mut starts = BTreeSet::from([facts.now]);
         starts.extend(turns.once.iter().copied().filter(|turn| *turn > facts.now));
         let starts: Vec<Timestamp> = starts.into_iter().collect();
@@ -130,6 +136,8 @@ struct Turns {
     /// Whether the time, date or weekday is read.
     wall_clock: bool,
     date: bool,
+    /// Whether there are more than [`MAX_TIMES`].
+    too_many: bool,
 }
 
 impl Turns {
@@ -159,10 +167,10 @@ impl Turns {
             }
             Check::Property { property: Property::In(right), .. } => {
                 if let (Some(clock), Value::List(list)) = (clock(&test.value), value(right)) {
-                    // Visits every element; no element ends the iteration.
+                    // Visits every element, unless there are too many.
                     list.any(|element| {
                         self.around(Some(clock), element);
-                        false
+                        self.too_many
                     });
                 }
             }
@@ -197,6 +205,7 @@ impl Turns {
             }
             _ => {}
         }
+        self.too_many |= self.once.len() + self.daily.len() > MAX_TIMES;
     }
 
     /// The turns within this number of days from the day of `start` on, sorted, and the end of those days.

@@ -23,7 +23,10 @@ use ipnet::IpNet;
 use signalbox_route_table::OwnAddresses;
 use tower_service::Service;
 
-use crate::Options;
+use crate::{
+    Options,
+    connections::{Counted, Open},
+};
 
 /// Networks of IPv4 that are not the public internet (IANA's special-purpose registry).
 static PRIVATE: LazyLock<Vec<IpNet>> = LazyLock::new(|| {
@@ -169,11 +172,12 @@ pub(super) struct FencedConnector {
     fence: Fence,
     lookup: Lookup,
     connect_timeout: Duration,
+    open: Open,
 }
 
 impl FencedConnector {
-    pub(super) fn new(fence: Fence, lookup: Lookup, connect_timeout: Duration) -> Self {
-        Self { fence, lookup, connect_timeout }
+    pub(super) fn new(fence: Fence, lookup: Lookup, connect_timeout: Duration, open: Open) -> Self {
+        Self { fence, lookup, connect_timeout, open }
     }
 
     /// Creates a connector for one connection, because its resolver has to know the port. This is cheap
@@ -189,7 +193,7 @@ impl FencedConnector {
 }
 
 impl Service<Uri> for FencedConnector {
-    type Response = <HttpConnector<FencedResolver> as Service<Uri>>::Response;
+    type Response = Counted<<HttpConnector<FencedResolver> as Service<Uri>>::Response>;
     type Error = Box<dyn std::error::Error + Send + Sync>;
     type Future = Pending<Self::Response, Self::Error>;
 
@@ -209,10 +213,12 @@ impl Service<Uri> for FencedConnector {
         if literal.is_ok_and(|address| !self.fence.permits(address)) {
             return Box::pin(async { Err(Forbidden.into()) });
         }
-        let mut connector = self.for_port(port);
+        let (mut connector, open) = (self.for_port(port), self.open.clone());
         Box::pin(async move {
             std::future::poll_fn(|cx| Service::<Uri>::poll_ready(&mut connector, cx)).await?;
-            connector.call(uri).await.map_err(Into::into)
+            // Counted while it is being opened, too.
+            let open = open.add();
+            Ok(Counted::new(connector.call(uri).await?, open))
         })
     }
 }
@@ -230,6 +236,7 @@ mod tests {
             ca_file: None,
             connect_timeout: Duration::from_secs(1),
             timeout: Duration::from_secs(1),
+            budget: crate::Budget::default(),
         })
     }
 

@@ -3,6 +3,9 @@
 //! Every call ends within a bounded time: connecting, the response head and the whole call have time limits. A response
 //! head may have 64 KiB, and at most 64 KiB of its body are read. Connections are kept and reused. Redirects are not
 //! followed, because a redirect could lead to an address that is not allowed.
+//!
+//! A call needs a [`Place`] of the process's [`Budget`]. The times above begin when it has one. As many connections as
+//! the budget has places may be open and idle; beyond that, a connection is closed after its call.
 
 use std::{
     error::Error as StdError,
@@ -31,7 +34,10 @@ use tracing::{Instrument as _, Span};
 use super::{
     Answered, Outcome, Secret,
     address::{Fence, FencedConnector, Forbidden, Insecure, Lookup, system_lookup},
-    answer, signature, trust,
+    answer,
+    budget::{Budget, Place, destination},
+    connections::Open,
+    signature, trust,
 };
 
 /// Maximum size of an answer's head, and maximum number of bytes read from its body.
@@ -42,9 +48,6 @@ const DRAIN_TIME: Duration = Duration::from_secs(5);
 const EXCERPT_BYTES: usize = 500;
 /// How long reading these bytes may take.
 const EXCERPT_TIME: Duration = Duration::from_millis(500);
-/// Maximum number of bodies that are read to their end concurrently. Beyond that, connections are closed
-/// instead of reused.
-const DRAINS: usize = 256;
 /// Maximum number of idle connections to one address: one for each lane that a subscriber can have.
 const IDLE_CONNECTIONS: usize = 64;
 /// Servers commonly close idle connections after a minute. Closing them earlier avoids most races.
@@ -69,6 +72,8 @@ pub struct Options {
     pub connect_timeout: Duration,
     /// The maximum time of a POST, including the connection.
     pub timeout: Duration,
+    /// How many calls may be under way. All clients of a process share it.
+    pub budget: Budget,
 }
 
 /// Why the client cannot be created.
@@ -92,9 +97,12 @@ pub enum Error {
 #[derive(Debug, Clone)]
 pub struct Client {
     client: legacy::Client<HttpsConnector<FencedConnector>, Full<Bytes>>,
+    /// Bodies that are read to their end. Beyond that, connections are closed instead of reused.
     drains: Arc<Semaphore>,
     fence: Fence,
     timeout: Duration,
+    budget: Budget,
+    open: Open,
     now: fn() -> SystemTime,
 }
 
@@ -114,15 +122,32 @@ impl Client {
     /// Like [`Self::new`], but with a different resolver.
     pub fn with_lookup(options: &Options, now: fn() -> SystemTime, lookup: Lookup) -> Result<Self, Error> {
         let fence = Fence::new(options);
-        let connector = FencedConnector::new(fence.clone(), lookup, options.connect_timeout);
+        let open = Open::default();
+        let connector = FencedConnector::new(fence.clone(), lookup, options.connect_timeout, open.clone());
         let client = legacy::Client::builder(TokioExecutor::new())
             .pool_timer(TokioTimer::new())
             .pool_idle_timeout(IDLE_TIME)
             .pool_max_idle_per_host(IDLE_CONNECTIONS)
             .http1_max_buf_size(ANSWER_BYTES)
             .build(HttpsConnector::from((connector, trust::client_config(options.ca_file.as_deref())?)));
-        let drains = Arc::new(Semaphore::new(DRAINS));
-        Ok(Self { client, drains, fence, timeout: options.timeout, now })
+        let budget = options.budget.clone();
+        let drains = Arc::new(Semaphore::new(budget.limits().drains()));
+        Ok(Self { client, drains, fence, timeout: options.timeout, budget, open, now })
+    }
+
+    /// The budget of its calls.
+    pub fn budget(&self) -> &Budget {
+        &self.budget
+    }
+
+    /// Waits for the place of a call to this address, for this owner.
+    pub async fn place(&self, owner: &str, to: &Uri) -> Place {
+        self.budget.place(owner, &destination(to)).await
+    }
+
+    /// Whether a connection is closed after its call, because many are open.
+    fn closes(&self) -> bool {
+        self.open.count() > self.budget.limits().calls
     }
 
     /// Whether the address may be called. A host name can be checked only after it is resolved.
@@ -131,12 +156,12 @@ impl Client {
     }
 
     /// Makes one attempt to send a request.
-    pub async fn post(&self, post: Post<'_>) -> Outcome {
-        self.post_and_read(post).await.0
+    pub async fn post(&self, place: Place, post: Post<'_>) -> Outcome {
+        self.post_and_read(place, post).await.0
     }
 
     /// Like [`Self::post`]; also returns the receiver's answer.
-    pub async fn post_and_read(&self, post: Post<'_>) -> (Outcome, Answered) {
+    pub async fn post_and_read(&self, _place: Place, post: Post<'_>) -> (Outcome, Answered) {
         let span = post.span();
         let (outcome, answered) = self.make(post, Cause::of(&span)).instrument(span.clone()).await;
         match &outcome {
@@ -175,6 +200,7 @@ impl Client {
     /// The reason why there is no answer of at most that size.
     pub async fn call(
         &self,
+        _place: Place,
         name: &'static str,
         mut request: Request<Full<Bytes>>,
         timeout: Duration,
@@ -214,6 +240,9 @@ impl Client {
         most: usize,
     ) -> Result<Called, String> {
         request.headers_mut().insert(header::USER_AGENT, HeaderValue::from_static(USER_AGENT));
+        if self.closes() {
+            request.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
+        }
         let answered = async {
             let response = self.client.request(request).await.map_err(|error| describe(&error))?;
             let (head, mut body) = response.into_parts();
@@ -243,8 +272,9 @@ impl Client {
     /// idle connection that the subscriber closed at the same time, and the batch should not have to wait for
     /// its next retry. The batch may arrive twice with the same id, as after any lost answer.
     async fn send(&self, request: &Prepared<'_>) -> Result<Response<Incoming>, legacy::Error> {
-        match self.client.request(request.build()).await {
-            Err(error) if broke_before_answer(&error) => self.client.request(request.build()).await,
+        let build = || request.build(self.closes());
+        match self.client.request(build()).await {
+            Err(error) if broke_before_answer(&error) => self.client.request(build()).await,
             done => done,
         }
     }
@@ -361,7 +391,7 @@ impl<'a> Prepared<'a> {
         })
     }
 
-    fn build(&self) -> Request<Full<Bytes>> {
+    fn build(&self, closes: bool) -> Request<Full<Bytes>> {
         let mut request = Request::new(Full::new(self.body.clone()));
         *request.method_mut() = http::Method::POST;
         *request.uri_mut() = self.callback.clone();
@@ -379,6 +409,9 @@ impl<'a> Prepared<'a> {
         }
         for (name, value) in &self.headers {
             headers.insert(*name, value.clone());
+        }
+        if closes {
+            headers.insert(header::CONNECTION, HeaderValue::from_static("close"));
         }
         request
     }

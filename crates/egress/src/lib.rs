@@ -4,10 +4,15 @@
 //! goes to an address that was checked against the allowed networks ([`Client`]). Deliveries, and webhooks of state
 //! machines that have a secret, are signed as Standard Webhooks 1.0 defines it ([`Secret`]). Requests of feeds are not
 //! signed.
+//!
+//! A [`Budget`] limits how many calls a process makes at the same time, so that receivers that hang cannot use up its
+//! file descriptors. Calls that this crate does not make (health checks, the ACME server) take their [`Place`] from it, too.
 
 mod address;
 mod answer;
+mod budget;
 mod client;
+mod connections;
 mod signature;
 mod trust;
 
@@ -18,6 +23,7 @@ use serde::{Deserialize, Serialize};
 pub use address::{Lookup, system_lookup};
 pub use signalbox_route_table::OwnAddresses;
 
+pub use budget::{Budget, Calls, Limits, Place, destination, open_files};
 pub use client::{Called, Client, Error, Options, Post};
 pub use signature::{key as secret_key, new_secret};
 pub use trust::client_config;

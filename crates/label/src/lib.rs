@@ -20,6 +20,8 @@ const MAX_KEYS: usize = 16;
 const ID_STEP: u64 = 64;
 /// How [`Work::held`] begins while the label waits for the limit of an address.
 const LIMIT: &str = "limit ";
+/// How [`Work::held`] begins while the label waits for a place among the outgoing calls.
+const PLACE: &str = "place ";
 
 /// A row of history.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -124,6 +126,17 @@ impl Work {
     pub fn limit(&self) -> Option<(u64, &str)> {
         let (since_ms, target) = self.held.as_deref()?.strip_prefix(LIMIT)?.split_once(' ')?;
         Some((since_ms.parse().ok()?, target))
+    }
+
+    /// To which destination the label's call waits for a place, and since when, Unix milliseconds.
+    pub fn place(&self) -> Option<(u64, &str)> {
+        let (since_ms, destination) = self.held.as_deref()?.strip_prefix(PLACE)?.split_once(' ')?;
+        Some((since_ms.parse().ok()?, destination))
+    }
+
+    /// The label's call waits for a place.
+    pub fn wait_for_place(&mut self, since_ms: u64, destination: &str) {
+        self.held = Some(format!("{PLACE}{since_ms} {destination}").into());
     }
 
     /// The label waits for the limit of an address.

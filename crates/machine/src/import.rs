@@ -15,6 +15,10 @@ use crate::definition::{
 
 /// The interval at which a converted gate is evaluated if it reads feeds or the clock.
 const EVERY: &str = "5m";
+/// How deep texts of placeholders are nested.
+const MAX_NESTING: usize = 3;
+/// Maximum length of a text with its placeholders written out.
+const MAX_TEXT: usize = 64 * 1024;
 
 /// A converted file.
 #[derive(Debug, Clone)]
@@ -36,19 +40,26 @@ pub fn import(file: &str, source: &str) -> Result<Imported, Refused> {
     let Some(mut root) = reader.parse() else { return Err(reader.refused()) };
     let mut changes = Vec::new();
     if let Value::Map(entries) = &mut root.value {
-        let placeholders = placeholders(entries);
-        entries.retain(|(key, _)| {
-            let kept = key.name == "state_machines";
-            if !kept {
-                changes.push(format!("`{}` was removed: {}", key.name, removed(&key.name)));
-            }
-            kept
-        });
+        let mut known = placeholders(entries);
+        let (others, own) =
+            std::mem::take(entries).into_iter().partition(|(key, _)| key.name != "state_machines");
+        *entries = own;
+        let others: Vec<(Key, Node)> = others;
+        others.iter().for_each(|(key, node)| paths(&key.name, node, &mut known));
+        // A text may contain placeholders, too.
+        for _ in 0..MAX_NESTING {
+            let earlier = known.clone();
+            known.iter_mut().for_each(|(_, text)| _ = replace(text, &earlier));
+        }
+        let mut filled = 0;
         let machines = entries.iter_mut().find(|(key, _)| key.name == "state_machines");
         if let Some((_, Node { value: Value::Map(machines), .. })) = machines {
             for (name, machine) in machines {
-                convert(&name.name, machine, &placeholders, &mut changes);
+                filled += convert(&name.name, machine, &known, &mut changes);
             }
+        }
+        for (key, _) in &others {
+            changes.push(format!("`{}` was removed: {}", key.name, removed(&key.name, filled)));
         }
     }
     let mut yaml = String::new();
@@ -58,10 +69,11 @@ pub fn import(file: &str, source: &str) -> Result<Imported, Refused> {
 }
 
 /// The reason why a key of the file is removed.
-fn removed(key: &str) -> &'static str {
+fn removed(key: &str, filled: usize) -> &'static str {
     match key {
         "plugins" => "logs, metrics and events of Signalbox replace plugins",
-        "placeholders" => "they were written out",
+        "placeholders" if filled > 0 => "they were written out",
+        "placeholders" => "nothing uses them",
         _ => "it has no meaning here",
     }
 }
@@ -77,39 +89,61 @@ fn placeholders(entries: &[(Key, Node)]) -> Vec<(String, String)> {
     given.into_iter().flat_map(|(_, node)| node.entries()).filter_map(text).collect()
 }
 
-fn convert(name: &str, machine: &mut Node, file: &[(String, String)], changes: &mut Vec<String>) {
-    let Value::Map(entries) = &mut machine.value else { return };
-    let mut known = placeholders(entries);
-    known.extend(file.iter().cloned());
-    entries.retain(|(key, _)| {
-        let kept = !matches!(key.name.as_str(), "plugins" | "placeholders");
-        if !kept {
-            changes.push(format!("{name}: `{}` was removed: {}", key.name, removed(&key.name)));
+/// The texts below a key of the file, each with its placeholder: the path from the file's root in braces.
+fn paths(path: &str, node: &Node, known: &mut Vec<(String, String)>) {
+    match &node.value {
+        Value::Text(text) => known.push((format!("{{{path}}}"), text.clone())),
+        Value::Number(number) => known.push((format!("{{{path}}}"), number.to_string())),
+        Value::Map(entries) => {
+            entries.iter().for_each(|(key, node)| paths(&format!("{path}.{}", key.name), node, known));
         }
-        kept
-    });
-    for (_, node) in entries.iter_mut() {
-        fill(node, &known);
-    }
-    let states = entries.iter_mut().find(|(key, _)| key.name == "states");
-    let Some((_, Node { value: Value::List(states), .. })) = states else { return };
-    for state in states {
-        gate(name, state, changes);
+        _ => {}
     }
 }
 
-/// Replaces placeholders with their texts.
-fn fill(node: &mut Node, known: &[(String, String)]) {
-    match &mut node.value {
-        Value::Text(text) => {
-            for (placeholder, value) in known {
-                *text = text.replace(placeholder.as_str(), value);
-            }
+/// Converts a machine. Returns how many placeholders were replaced.
+fn convert(name: &str, machine: &mut Node, file: &[(String, String)], changes: &mut Vec<String>) -> usize {
+    let Value::Map(entries) = &mut machine.value else { return 0 };
+    let mut known = placeholders(entries);
+    known.extend(file.iter().cloned());
+    let is_other = |key: &Key| matches!(key.name.as_str(), "plugins" | "placeholders");
+    let filled =
+        entries.iter_mut().filter(|(key, _)| !is_other(key)).map(|(_, node)| fill(node, &known)).sum();
+    entries.retain(|(key, _)| {
+        if is_other(key) {
+            changes.push(format!("{name}: `{}` was removed: {}", key.name, removed(&key.name, filled)));
         }
-        Value::List(items) => items.iter_mut().for_each(|item| fill(item, known)),
-        Value::Map(entries) => entries.iter_mut().for_each(|(_, node)| fill(node, known)),
-        _ => {}
+        !is_other(key)
+    });
+    let states = entries.iter_mut().find(|(key, _)| key.name == "states");
+    let Some((_, Node { value: Value::List(states), .. })) = states else { return filled };
+    for state in states {
+        gate(name, state, changes);
     }
+    filled
+}
+
+/// Replaces placeholders with their texts. Returns how many there were.
+fn fill(node: &mut Node, known: &[(String, String)]) -> usize {
+    match &mut node.value {
+        Value::Text(text) => replace(text, known),
+        Value::List(items) => items.iter_mut().map(|item| fill(item, known)).sum(),
+        Value::Map(entries) => entries.iter_mut().map(|(_, node)| fill(node, known)).sum(),
+        _ => 0,
+    }
+}
+
+/// Replaces placeholders in a text. A longer one is a different text, so their order has no effect.
+fn replace(text: &mut String, known: &[(String, String)]) -> usize {
+    let mut replaced = 0;
+    for (placeholder, value) in known {
+        let found = text.matches(placeholder.as_str()).count();
+        if found > 0 && text.len() + found * value.len() <= MAX_TEXT {
+            *text = text.replace(placeholder.as_str(), value);
+            replaced += found;
+        }
+    }
+    replaced
 }
 
 /// Adds the triggers that a gate needs to be evaluated again.
@@ -130,6 +164,7 @@ fn gate(machine: &str, state: &mut Node, changes: &mut Vec<String>) {
     }
     if !entries.iter().any(|(key, _)| key.name == "triggers") {
         entries.push((key("triggers"), node(Value::List(Vec::new()))));
+        changes.push(format!("{machine}.{name}: `triggers` was added: every gate with `next` needs them"));
     }
     let triggers = entries.iter_mut().find(|(key, _)| key.name == "triggers");
     let Some((_, Node { value: Value::List(triggers), .. })) = triggers else { return };
@@ -236,7 +271,7 @@ mod tests {
     const FILE: &str = r#"
 plugins:
   - module: statsd
-placeholders: {host: mail.example}
+placeholders: {host: mail.example, root: "https://{placeholders.host}/send"}
 state_machines:
   lifecycle:
     feeds:
@@ -256,7 +291,7 @@ state_machines:
         metadata.offer
       next: {type: constant, state: mail}
     - action: mail
-      webhook: https://<host>/send/<label>
+      webhook: "{placeholders.root}/<label>"
       next: end
     - gate: end
       triggers: []
@@ -296,9 +331,16 @@ state_machines:
 
     #[test]
     fn a_file_that_needs_no_change_loads_as_it_is() {
-        let plain = FILE.replace("plugins:\n  - module: statsd\nplaceholders: {host: mail.example}\n", "");
-        let plain =
-            plain.replace("<host>", "mail.example").replace("[{metadata: offer}]", "[{interval: 1h}]");
+        let plain = FILE.replace(
+            concat!(
+                "plugins:\n  - module: statsd\n",
+                "placeholders: {host: mail.example, root: \"https://{placeholders.host}/send\"}\n"
+            ),
+            "",
+        );
+        let plain = plain
+            .replace("{placeholders.root}", "https://mail.example/send")
+            .replace("[{metadata: offer}]", "[{interval: 1h}]");
         let file = load("old.yaml", &plain).unwrap();
         let warnings: Vec<_> = file.warnings.iter().map(|warning| warning.message.as_str()).collect();
         assert_eq!(warnings.len(), 1, "{warnings:?}");

@@ -133,7 +133,7 @@ pub enum End {
     NeedsFeed(String),
     /// The simulation needs the answer to this state's action, because it becomes metadata.
     NeedsAnswer(String),
-    /// It reached [`MAX_STEPS`] steps, or the maximum number of evaluations.
+    /// It reached [`MAX_STEPS`] steps, the maximum number of evaluations, or the end of its time.
     Steps,
 }
 
@@ -206,11 +206,23 @@ pub fn simulate(
     now: Timestamp,
     until: Timestamp,
 ) -> Simulation {
+    simulate_while(&|| true, machine, start, assumed, facts, (now, until))
+}
+
+/// As [`simulate`], as long as `goes_on` returns true: then the simulation ends as if it had too many steps.
+pub fn simulate_while(
+    goes_on: &dyn Fn() -> bool,
+    machine: &Machine,
+    start: Start,
+    assumed: &Assumed,
+    facts: Option<&Json>,
+    (now, until): (Timestamp, Timestamp),
+) -> Simulation {
     let mut simulator = Simulator::new(machine, start, assumed, now);
     if let Some(facts) = facts {
         simulator.facts(facts);
     }
-    let end = simulator.run_until(until);
+    let end = simulator.run_while(goes_on, until);
     simulator.into_simulation(end)
 }
 
@@ -326,8 +338,12 @@ impl<'m> Simulator<'m> {
 
     /// Lets time pass until `until`, inclusive, or until nothing more can happen.
     pub fn run_until(&mut self, until: Timestamp) -> End {
+        self.run_while(&|| true, until)
+    }
+
+    fn run_while(&mut self, goes_on: &dyn Fn() -> bool, until: Timestamp) -> End {
         loop {
-            if self.steps.len() >= MAX_STEPS || self.looks >= MAX_LOOKS {
+            if self.steps.len() >= MAX_STEPS || self.looks >= MAX_LOOKS || !goes_on() {
                 return End::Steps;
             }
             self.looks += 1;
@@ -357,7 +373,9 @@ impl<'m> Simulator<'m> {
     fn next(&self) -> Wake {
         let state = self.machine.at(self.label.state);
         let deadline = state.deadline_of(self.label.entered, &self.label.metadata);
-        let deadline = deadline.map(|at| at.max(self.now));
+        // A label that loops pauses, even if its deadline has passed.
+        let pause = self.label.again.filter(|_| self.rest == Rest::Looping);
+        let deadline = deadline.map(|at| at.max(self.now).max(pause.unwrap_or(self.now)));
         match (deadline, self.next_work()) {
             // If both are due at the same time, the deadline takes precedence.
             (Some(deadline), Wake::At(at, _)) if deadline <= at => Wake::At(deadline, Then::Leave),

@@ -299,7 +299,8 @@ impl<'a> Walk<'a> {
             (Kind::Action(_), Event::Failed { to, why }) => {
                 self.go(to, Look { cause: Cause::Failed, trigger: Some(why.to_owned()) });
             }
-            (_, Event::Deadline) => {
+            // The second is the end of a pause before a deadline that had passed.
+            (_, Event::Deadline | Event::Again { cause: Cause::Deadline, .. }) => {
                 if let Some(deadline) = state.deadline() {
                     self.go(
                         deadline.to,
@@ -329,7 +330,7 @@ impl<'a> Walk<'a> {
                 self.decision.trigger = None;
                 self.decision.rest = Rest::Looping;
             }
-            Kind::Action(_) => self.decision.rest = Rest::Acting,
+            Kind::Action(_) => self.rest_until_deadline(Rest::Acting),
             Kind::Gate(gate) => {
                 let waiting = std::mem::take(&mut self.decision.facts_waiting);
                 let look = if gate.on_entry() {
@@ -342,7 +343,7 @@ impl<'a> Walk<'a> {
                         .map(|trigger| Look { cause: Cause::Time, trigger: Some(trigger.to_string()) })
                 };
                 match look {
-                    None => self.decision.rest = Rest::Waiting { failed_feed: None },
+                    None => self.rest_until_deadline(Rest::Waiting { failed_feed: None }),
                     Some(look) if self.is_tired() => {
                         self.decision.cause = Some(look.cause);
                         self.decision.trigger = look.trigger;
@@ -376,7 +377,7 @@ impl<'a> Walk<'a> {
         };
         self.decision.error = gate.condition.error_of(&verdict);
         if !verdict.truth.holds() {
-            self.decision.rest = Rest::Waiting { failed_feed: watching.failed.take() };
+            self.rest_until_deadline(Rest::Waiting { failed_feed: watching.failed.take() });
             return;
         }
         // The condition is true without the feeds that failed in it; the choice needs its own.
@@ -392,6 +393,26 @@ impl<'a> Walk<'a> {
         match watching.failed.take().filter(|_| matches!(gate.next, Next::Context { .. })) {
             Some(feed) => self.decision.rest = Rest::Waiting { failed_feed: Some(feed) },
             None => self.go(to, look),
+        }
+    }
+
+    /// Rests, unless the state's deadline had passed when the label entered the state: then the label leaves it immediately, as
+    /// one of its consecutive transitions. Otherwise a loop through such deadlines would never pause.
+    fn rest_until_deadline(&mut self, rest: Rest) {
+        let state = self.machine.at(self.label.state);
+        let at = state.deadline_of(self.label.entered, self.label.metadata);
+        let Some(deadline) = state.deadline().filter(|_| at.is_some_and(|at| at <= self.label.entered))
+        else {
+            self.decision.rest = rest;
+            return;
+        };
+        let look = Look { cause: Cause::Deadline, trigger: Some(deadline.to_string()) };
+        if self.is_tired() {
+            self.decision.cause = Some(look.cause);
+            self.decision.trigger = look.trigger;
+            self.decision.rest = Rest::Looping;
+        } else {
+            self.go(deadline.to, look);
         }
     }
 

@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use jiff::{Timestamp, ToSpan, tz::TimeZone};
+use jiff::{SignedDuration, Timestamp, ToSpan, tz::TimeZone};
 use serde_json::Value as Json;
 use signalbox_condition::{Earliest, Facts};
 
@@ -89,11 +89,17 @@ fn interval_from(entered: Timestamp, every: Duration, from: Timestamp) -> Option
 }
 
 impl Path {
-    /// The time in the metadata at this path: an RFC 3339 text, or Unix seconds.
+    /// The time in the metadata at this path: an RFC 3339 text, or Unix seconds, which may have a fraction.
     pub fn moment(&self, metadata: &Json) -> Option<Timestamp> {
         match self.of(metadata) {
             Json::String(text) => signalbox_condition::instant(text),
-            Json::Number(seconds) => Timestamp::from_second(seconds.as_i64()?).ok(),
+            Json::Number(seconds) => match seconds.as_i64() {
+                Some(seconds) => Timestamp::from_second(seconds).ok(),
+                None => {
+                    let span = SignedDuration::try_from_secs_f64(seconds.as_f64()?).ok()?;
+                    Timestamp::from_duration(span).ok()
+                }
+            },
             _ => None,
         }
     }

@@ -30,6 +30,7 @@ use crate::{
     limits::Limits,
     log::Retention,
     metrics::Metrics,
+    places::{self, Waiting},
     population::Population,
     reconcile::SweepReconciler,
     runner::{self, Runner},
@@ -69,6 +70,8 @@ pub(crate) struct Hooks {
     pub(crate) faults: Faults,
     /// The pause before an outcome of an action that could not be written is written again.
     pub(crate) outcome_pause: Duration,
+    /// See [`places::PATIENCE`].
+    pub(crate) patience: Duration,
     /// Canceled when background work must end.
     pub(crate) stopped: CancellationToken,
 }
@@ -79,6 +82,7 @@ impl Default for Hooks {
             clock: signalbox_store::Clock::Server,
             faults: Faults::default(),
             outcome_pause: runner::OUTCOME_PAUSE,
+            patience: places::PATIENCE,
             stopped: CancellationToken::new(),
         }
     }
@@ -140,6 +144,7 @@ impl Service {
             limits,
             metrics: metrics.clone(),
             outcome_pause: hooks.outcome_pause,
+            waiting: Waiting::new(hooks.patience),
             tasks: TaskTracker::new(),
             stopped: hooks.stopped,
         });

@@ -33,9 +33,9 @@ const LOOP_PAUSE_MS: u64 = 1_000;
 pub(crate) const ATTEMPT_SLACK_MS: u64 = 5_000;
 /// After how long without an answer another process asks a feed again, ms.
 const FEED_DEADLINE_MS: u64 = 30_000;
-/// After how long a label that waits for a limit asks for it again, ms: as long as it has waited, within these bounds. It is
-/// normally admitted before that; a process that died may not have done it.
-const LIMIT_PAUSE_MS: std::ops::RangeInclusive<u64> = 60_000..=600_000;
+/// After how long a label that waits for a limit or a place asks for it again, ms: as long as it has waited, within these
+/// bounds. It is normally admitted before that; a process that died may not have done it.
+const WAIT_PAUSE_MS: std::ops::RangeInclusive<u64> = 60_000..=600_000;
 
 /// An occurrence that a label is evaluated for.
 #[derive(Debug, Clone)]
@@ -60,6 +60,11 @@ pub(crate) enum Happened<'a> {
     Failed(attempt::Outcome, usize),
     /// The limit of this address, for which the label waits, allows an attempt.
     Permitted(&'a str),
+    /// The call of the attempt that was counted has no place, and waits for one to this destination, maybe since a time in Unix
+    /// milliseconds.
+    NoPlace(&'a str, Option<u64>),
+    /// The call for which the label waits has a place.
+    Placed,
     /// A client retries an action that had failed finally.
     Retried,
     /// A client has the gate evaluated.
@@ -93,6 +98,8 @@ pub(crate) struct Turn {
     pub(crate) sweeps: Vec<(String, u64)>,
     /// The address for whose limit the label waits.
     pub(crate) limit: Option<String>,
+    /// Since when the call of the attempt waits for a place, if it has waited before.
+    pub(crate) placeless_ms: Option<u64>,
     /// The number of conditions evaluated.
     pub(crate) evaluations: u64,
     /// Whether the label has left an earlier version that it stayed on.
@@ -159,6 +166,12 @@ impl<'a> Evaluator<'a> {
                     self.attempt(Some(target), record, &mut turn);
                 }
             }
+            Happened::NoPlace(to, since_ms) => self.wait_for_place(record, (to, *since_ms)),
+            Happened::Placed => {
+                if record.status == Status::Acting && record.work.place().is_some() {
+                    self.attempt(None, record, &mut turn);
+                }
+            }
             Happened::Retried => {
                 record.work.attempts = 0;
                 self.attempt(None, record, &mut turn);
@@ -202,6 +215,7 @@ impl<'a> Evaluator<'a> {
             | Happened::Due
             | Happened::Resumed(_)
             | Happened::Evaluated
+            | Happened::Placed
             | Happened::Permitted(_) => true,
             Happened::Redefined => self.state(record).and_then(State::gate).is_some(),
             _ => false,
@@ -234,6 +248,7 @@ impl<'a> Evaluator<'a> {
         match record.status {
             Status::Acting
                 if record.work.limit().is_some()
+                    || record.work.place().is_some()
                     || record.work.again_ms.is_none_or(|at_ms| at_ms <= self.now_ms) =>
             {
                 self.attempt(None, record, turn);
@@ -414,7 +429,8 @@ impl<'a> Evaluator<'a> {
     /// A time of the label itself has come, or a feed was asked (`resumed`: after this many moves without resting).
     fn due(&self, record: &mut Record, resumed: Option<usize>, turn: &mut Turn) {
         let (moved, resumed) = (resumed.unwrap_or(0), resumed.is_some());
-        if !resumed && record.work.deadline_ms.is_some_and(|at_ms| at_ms <= self.now_ms) {
+        let pauses = record.status == Status::Looping && record.work.again_ms > Some(self.now_ms);
+        if !resumed && !pauses && record.work.deadline_ms.is_some_and(|at_ms| at_ms <= self.now_ms) {
             self.decide(record, Event::Deadline, turn);
             return;
         }
@@ -483,13 +499,24 @@ impl<'a> Evaluator<'a> {
             let pause_ms = self.now_ms.saturating_sub(since_ms);
             record.work.wait_for_limit(since_ms, target);
             record.work.again_ms =
-                Some(self.now_ms + pause_ms.clamp(*LIMIT_PAUSE_MS.start(), *LIMIT_PAUSE_MS.end()));
+                Some(self.now_ms + pause_ms.clamp(*WAIT_PAUSE_MS.start(), *WAIT_PAUSE_MS.end()));
             turn.limit = Some(target.to_owned());
             return;
         }
+        turn.placeless_ms = waited.as_ref().and_then(Work::place).map(|(since_ms, _)| since_ms);
         record.work.attempts += 1;
         record.work.again_ms = Some(self.now_ms + ms(action.timeout) + ATTEMPT_SLACK_MS);
         turn.attempt = true;
+    }
+
+    /// Takes the attempt back that was counted: its call was not made. Another process begins it if this one dies.
+    fn wait_for_place(&self, record: &mut Record, (to, since_ms): (&str, Option<u64>)) {
+        let since_ms = since_ms.unwrap_or(self.now_ms);
+        let pause_ms = self.now_ms.saturating_sub(since_ms);
+        record.work.attempts = record.work.attempts.saturating_sub(1);
+        record.work.wait_for_place(since_ms, to);
+        record.work.again_ms =
+            Some(self.now_ms + pause_ms.clamp(*WAIT_PAUSE_MS.start(), *WAIT_PAUSE_MS.end()));
     }
 
     /// Adapts a label to a definition in which its state has changed.

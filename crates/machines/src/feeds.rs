@@ -6,7 +6,7 @@ use std::{
     time::Duration,
 };
 
-use http::{Method, Request, header};
+use http::{Method, Request, Uri, header};
 use http_body_util::Full;
 use hyper::body::Bytes;
 use parking_lot::Mutex;
@@ -19,11 +19,17 @@ use signalbox_machine::{
 };
 use tokio::time::Instant;
 
-use crate::{actions::Actions, metrics::Metrics, store::Statistics};
-use signalbox_egress::Client;
+use crate::{
+    actions::{self, Actions},
+    metrics::Metrics,
+    store::Statistics,
+};
+use signalbox_egress::{Client, Place};
 
 /// Maximum size of an answer, bytes.
 const MAX_BYTES: usize = 1 << 20;
+/// How long a request waits for a place among the outgoing calls. Then the label is evaluated again later.
+const PLACE_WAIT: Duration = Duration::from_secs(10);
 /// Maximum number of answers in each cache.
 const MAX_CACHED: usize = 10_000;
 
@@ -177,7 +183,8 @@ impl Feeds {
                         return json!({"result": "not_asked", "error": error});
                     }
                     None => {
-                        let answer = self.fetch(machine, feed, &filling).await;
+                        let place = self.place(machine, feed, &filling).await;
+                        let answer = self.fetch(machine, (feed, place), &filling).await;
                         self.remember(machine.name(), name, answer.as_ref().err());
                         self.inspections.lock().keep(key, answer.clone());
                         answer
@@ -201,7 +208,7 @@ impl Feeds {
         }
     }
 
-    /// Asks the feed, and adds its answer.
+    /// Asks the feed, and adds its answer. Returns false if its request was not made, because other calls had all places.
     pub(crate) async fn ask(
         &self,
         to: &mut FeedAnswers,
@@ -209,14 +216,16 @@ impl Feeds {
         label: &str,
         metadata: &Value,
         name: &str,
-    ) {
+    ) -> bool {
         let filling = Filling { state_machine: machine.name(), label, metadata };
         let asked = question(machine, name, &filling);
         let Some(feed) = machine.feed(name) else {
             to.0.insert(name.to_owned(), (asked, Some(Arc::new(Value::Null))));
-            return;
+            return true;
         };
-        let fetched = self.fetch(machine, feed, &filling).await;
+        let waiting = self.place(machine, feed, &filling);
+        let Ok(place) = tokio::time::timeout(PLACE_WAIT, waiting).await else { return false };
+        let fetched = self.fetch(machine, (feed, place), &filling).await;
         self.remember(machine.name(), name, fetched.as_ref().err());
         let answer = match fetched {
             Ok(value) => {
@@ -233,6 +242,17 @@ impl Feeds {
             }
         };
         to.0.insert(name.to_owned(), (asked, answer));
+        true
+    }
+
+    /// Waits for the place of a request. `None` if no request is made.
+    async fn place(&self, machine: &Machine, feed: &Feed, filling: &Filling<'_>) -> Option<Place> {
+        let FeedSource::Url(url) = &feed.source else { return None };
+        let to: Uri = url.address(*filling).ok()?.parse().ok()?;
+        if self.cached(&key(machine, feed, filling).ok()?, feed.ttl).is_some() {
+            return None;
+        }
+        Some(self.client.place(&actions::owner(machine.name()), &to).await)
     }
 
     /// Records an answer or a failure.
@@ -270,7 +290,7 @@ impl Feeds {
     async fn fetch(
         &self,
         machine: &Machine,
-        feed: &Feed,
+        (feed, place): (&Feed, Option<Place>),
         filling: &Filling<'_>,
     ) -> Result<Arc<Value>, String> {
         let key = key(machine, feed, filling)?;
@@ -280,7 +300,7 @@ impl Feeds {
         let value = match &feed.source {
             FeedSource::Url(url) => {
                 let url = url.address(*filling).map_err(|missing| missing.to_string())?;
-                self.get(machine, &url, feed.timeout).await?
+                self.get(machine, (&url, place), feed.timeout).await?
             }
             FeedSource::Stats(stats) => {
                 let id = stats.id.fill(*filling).map_err(|missing| missing.to_string())?;
@@ -313,7 +333,12 @@ impl Feeds {
         (at.elapsed() < ttl).then(|| Arc::clone(value))
     }
 
-    async fn get(&self, machine: &Machine, url: &str, timeout: Duration) -> Result<Value, String> {
+    async fn get(
+        &self,
+        machine: &Machine,
+        (url, place): (&str, Option<Place>),
+        timeout: Duration,
+    ) -> Result<Value, String> {
         let request = Request::builder()
             .method(Method::GET)
             .uri(url)
@@ -321,7 +346,12 @@ impl Feeds {
             .body(Full::<Bytes>::default());
         let mut request = request.map_err(|_| "the URL cannot be used".to_owned())?;
         self.actions.headers(machine, url, request.headers_mut()).await?;
-        let answer = self.client.call("machine feed", request, timeout, MAX_BYTES).await?;
+        let place = match place {
+            Some(place) => place,
+            // Its answer expired in the cache a moment ago.
+            None => self.client.place(&actions::owner(machine.name()), request.uri()).await,
+        };
+        let answer = self.client.call(place, "machine feed", request, timeout, MAX_BYTES).await?;
         if !(200..300).contains(&answer.status) {
             return Err(format!("answered {}", answer.status));
         }

@@ -111,6 +111,7 @@ mod limits;
 mod log;
 mod metrics;
 mod options;
+mod places;
 mod population;
 mod reconcile;
 mod runner;

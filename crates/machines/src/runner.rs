@@ -8,6 +8,7 @@ use std::{sync::Arc, time::Duration};
 use futures_util::{StreamExt as _, stream};
 use rand::RngExt as _;
 use serde_json::Value;
+use signalbox_egress::Place;
 use signalbox_machine::{
     State,
     attempt::{self, Verdict},
@@ -25,6 +26,7 @@ use crate::{
     limits::{self, Limits},
     log::{Entry, shortened},
     metrics::Metrics,
+    places::Waiting,
     record::{Cause, Record, Row, Status},
 };
 
@@ -47,6 +49,8 @@ pub(crate) struct Runner {
     pub(crate) metrics: Metrics,
     /// See [`OUTCOME_PAUSE`].
     pub(crate) outcome_pause: Duration,
+    /// Labels whose calls wait for a place in this process.
+    pub(crate) waiting: Waiting,
     pub(crate) tasks: TaskTracker,
     /// Canceled when background work must end.
     pub(crate) stopped: CancellationToken,
@@ -68,6 +72,17 @@ impl Runner {
 
     /// Starts what follows a change.
     pub(crate) fn follow(self: &Arc<Self>, machine: &str, label: &str, done: &Done) {
+        self.follow_with(machine, label, done, None);
+    }
+
+    /// As [`Self::follow`], with a place for the call of an attempt.
+    pub(crate) fn follow_with(
+        self: &Arc<Self>,
+        machine: &str,
+        label: &str,
+        done: &Done,
+        place: Option<Place>,
+    ) {
         if let Some(target) = &done.turn.limit {
             self.admit_soon(machine, target);
         }
@@ -78,7 +93,7 @@ impl Runner {
         let (runner, machine, label) = (Arc::clone(self), machine.to_owned(), label.to_owned());
         let (record, version, turn) = (record.clone(), done.version.clone(), done.turn.clone());
         self.tasks.spawn(async move {
-            let running = Box::pin(runner.run_until_rest(&machine, &label, record, version, turn));
+            let running = Box::pin(runner.run_until_rest(&machine, &label, record, version, turn, place));
             runner.stopped.run_until_cancelled(running).await;
         });
     }
@@ -145,12 +160,17 @@ impl Runner {
         mut record: Record,
         mut version: Version,
         mut turn: Turn,
+        mut place: Option<Place>,
     ) {
         // A loop of actions that are done immediately pauses as other loops do.
         let mut moved = turn.steps;
         loop {
             let done = if turn.attempt {
-                let Some(done) = self.act((machine, label), &record, &version, moved).await else { return };
+                let at = (machine, label);
+                let Some(place) = self.place(at, &record, &version, (&turn, place.take())).await else {
+                    return;
+                };
+                let Some(done) = self.act(at, &record, &version, (moved, place)).await else { return };
                 done
             } else if turn.needs.is_some() {
                 let resumed =
@@ -190,7 +210,10 @@ impl Runner {
         let (mut needs, mut record, mut version) = (first, record.clone(), version.clone());
         for _ in 0..MAX_FEEDS {
             if let Some(feed) = needs.take() {
-                self.feeds.ask(&mut answers, &version.machine, label, &record.metadata, &feed).await;
+                let asked = self.feeds.ask(&mut answers, &version.machine, label, &record.metadata, &feed);
+                if !asked.await {
+                    return Err(Error::Contended);
+                }
             }
             let visit = record.visit;
             let resumed = Happened::Resumed(moved + steps);
@@ -225,22 +248,12 @@ impl Runner {
         (machine, label): (&str, &str),
         record: &Record,
         version: &Version,
-        moved: usize,
+        (moved, place): (usize, Option<Place>),
     ) -> Option<Done> {
         let began = Instant::now();
-        let attempted = self.actions.perform(&version.machine, label, record).await;
+        let attempted = self.actions.perform((&version.machine, label), record, place).await;
         self.metrics.acted(&attempted.outcome);
-        let limit = version
-            .machine
-            .state(&record.state)
-            .and_then(State::action)
-            .and_then(|action| version.active().machine.limit_of(action));
-        if let Some(limit) = limit {
-            let permit = limits::permit(label, record, record.work.attempts);
-            // If it cannot be given back, it expires.
-            let _expires = self.limits.permits.give_back(machine, &limit.target, &permit).await;
-            self.admit_soon(machine, &limit.target);
-        }
+        self.give_back(machine, label, record, version).await;
         let entry = logged(record, &attempted, began.elapsed());
         for _ in 0..MAX_OUTCOME_WRITES {
             match self.settle((machine, label), record, (&attempted.outcome, &entry), moved).await {
@@ -254,6 +267,27 @@ impl Runner {
             }
         }
         None
+    }
+
+    /// Gives back the permit of an attempt whose address has a limit.
+    pub(crate) async fn give_back(
+        self: &Arc<Self>,
+        machine: &str,
+        label: &str,
+        record: &Record,
+        version: &Version,
+    ) {
+        let limit = version
+            .machine
+            .state(&record.state)
+            .and_then(State::action)
+            .and_then(|action| version.active().machine.limit_of(action));
+        if let Some(limit) = limit {
+            let permit = limits::permit(label, record, record.work.attempts);
+            // If it cannot be given back, it expires.
+            let _expires = self.limits.permits.give_back(machine, &limit.target, &permit).await;
+            self.admit_soon(machine, &limit.target);
+        }
     }
 
     /// Writes the outcome of an attempt that was made for the record `made_for`.

@@ -89,8 +89,11 @@ impl Sink for Http {
                 ("x-signalbox-attempt", (u64::from(call.attempts) + 1).to_string()),
             ],
         };
+        // The call reports an address that cannot be used.
+        let to = backend.callback.parse().unwrap_or_default();
+        let place = self.client.place(&format!("backend {}", backend.prefix), &to).await;
         let started = now();
-        let outcome = self.client.post(post).await;
+        let outcome = self.client.post(place, post).await;
         self.counted.count(&outcome, started.elapsed());
         outcome
     }

@@ -142,10 +142,12 @@ impl Config {
         if let Some(path) = &config.edge_key_file {
             config.edge_keys = Keys::read(path).map_err(|why| loaded.places.error("edge_key_file", why))?;
         }
-        config.bus.egress(OwnAddresses::default()).check().map_err(|error| {
-            let why = format!("{:#}", anyhow::Error::from(error));
-            loaded.places.error("bus.ca_file", why)
-        })?;
+        config.bus.egress(OwnAddresses::default(), signalbox_egress::Budget::default()).check().map_err(
+            |error| {
+                let why = format!("{:#}", anyhow::Error::from(error));
+                loaded.places.error("bus.ca_file", why)
+            },
+        )?;
         config.acme.check().map_err(|(key, why)| loaded.places.error(key, why))?;
         // The keys of a single shard have no tag, so a cluster would store them in several slots, and scripts need one.
         if config.redis.fabric.as_str().contains("+cluster://") && config.redis.fabric_shards == 1 {

@@ -10,11 +10,13 @@ use prometheus_client::{
     metrics::{
         counter::{ConstCounter, Counter},
         family::Family,
+        gauge::Gauge,
         histogram::{Histogram, exponential_buckets},
     },
     registry::Registry,
 };
 use signalbox_daemon::traces::Counts;
+use signalbox_egress::Budget;
 
 /// The labels of a metric with their values.
 type Words<const N: usize> = [(&'static str, &'static str); N];
@@ -39,6 +41,24 @@ impl Collector for Spans {
     }
 }
 
+#[derive(Debug)]
+struct OutgoingCalls(Budget);
+
+impl Collector for OutgoingCalls {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> std::fmt::Result {
+        let calls = self.0.calls();
+        let all = Family::<Words<1>, Gauge>::default();
+        for (state, count) in
+            [("running", calls.running), ("waiting", calls.waiting), ("limit", self.0.limits().calls)]
+        {
+            all.get_or_create(&[("state", state)]).set(i64::try_from(count).unwrap_or(i64::MAX));
+        }
+        let help =
+            "Outgoing calls that run, those that wait for a place, and how many may run at the same time";
+        all.encode(encoder.encode_descriptor("outgoing_calls", help, None, all.metric_type())?)
+    }
+}
+
 /// The pacemaker's registry of metrics and those of its HTTP server. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct Metrics {
@@ -50,11 +70,17 @@ pub struct Metrics {
 
 impl Metrics {
     /// Metrics of this process, with those of the subsystems that count themselves.
-    pub fn new(spans: Counts, routing: &signalbox_routing::Metrics, acme: &signalbox_acme::Metrics) -> Self {
+    pub fn new(
+        spans: Counts,
+        calls: Budget,
+        routing: &signalbox_routing::Metrics,
+        acme: &signalbox_acme::Metrics,
+    ) -> Self {
         let requests = Family::<Words<2>, Counter>::default();
         let request_seconds = Histogram::new(exponential_buckets(0.000_5, 2.0, 18));
         let mut registry = Registry::with_prefix("signalbox_pacemaker");
         registry.register_collector(Box::new(Spans(spans)));
+        registry.register_collector(Box::new(OutgoingCalls(calls)));
         registry.register(
             "http_requests",
             "Requests answered, by method and class of status",
@@ -108,7 +134,8 @@ mod tests {
     #[test]
     fn names_carry_the_prefix_and_the_unit() {
         let routing = signalbox_routing::Metrics::default();
-        let metrics = Metrics::new(Counts::default(), &routing, &signalbox_acme::Metrics::default());
+        let metrics =
+            Metrics::new(Counts::default(), Budget::default(), &routing, &signalbox_acme::Metrics::default());
         metrics.answered("GET", 204, 0.001);
         metrics.limited("token_limit_reached");
         routing.count_change("registered");
@@ -122,6 +149,7 @@ mod tests {
             text.contains(r#"signalbox_pacemaker_limited_requests_total{code="token_limit_reached"} 1"#),
             "{text}"
         );
+        assert!(text.contains(r#"signalbox_pacemaker_outgoing_calls{state="limit"} 1024"#), "{text}");
         assert!(!text.contains("# EOF"));
     }
 }

@@ -132,7 +132,8 @@ fn options() -> Options {
 
 fn webhooks(options: &Options) -> Webhooks {
     Webhooks::new(
-        Client::new(&options.egress(OwnAddresses::default()), now).unwrap(),
+        Client::new(&options.egress(OwnAddresses::default(), signalbox_egress::Budget::default()), now)
+            .unwrap(),
         Metrics::default().deliveries,
     )
 }
@@ -451,7 +452,12 @@ async fn a_name_is_resolved_once_and_that_address_is_called() {
         Box::pin(async move { Ok(vec![address.parse().unwrap()]) })
     });
     let webhooks = Webhooks::new(
-        Client::with_lookup(&options().egress(OwnAddresses::default()), now, lookup).unwrap(),
+        Client::with_lookup(
+            &options().egress(OwnAddresses::default(), signalbox_egress::Budget::default()),
+            now,
+            lookup,
+        )
+        .unwrap(),
         Metrics::default().deliveries,
     );
     let to = format!("http://rebinding.example:{}/", receiver.address.port());
@@ -504,6 +510,8 @@ async fn https_is_used_only_with_trusted_receivers() {
 #[tokio::test]
 async fn certificates_that_cannot_be_read_are_an_error_at_the_start() {
     let options = Options { ca_file: Some("/nowhere/ca.pem".into()), ..options() };
-    let error = Client::new(&options.egress(OwnAddresses::default()), now).unwrap_err();
+    let error =
+        Client::new(&options.egress(OwnAddresses::default(), signalbox_egress::Budget::default()), now)
+            .unwrap_err();
     assert!(error.to_string().contains("/nowhere/ca.pem"));
 }

@@ -7,7 +7,7 @@ use std::{
 };
 
 use signalbox_daemon::traces::{self, Cause};
-use signalbox_egress::{Answered, Client, Outcome, Post};
+use signalbox_egress::{Answered, Client, Outcome, Place, Post};
 use tokio::time;
 
 use super::{BatchContents, Deliverer, body};
@@ -42,7 +42,12 @@ impl Webhooks {
         self.attempt(subscription, batch).await.0
     }
 
-    async fn send(&self, subscription: &Subscription, batch: &BatchContents) -> (Outcome, Answered) {
+    async fn send(
+        &self,
+        place: Place,
+        subscription: &Subscription,
+        batch: &BatchContents,
+    ) -> (Outcome, Answered) {
         if subscription.is_locked() {
             return (Outcome::Failed { why: LOCKED.to_owned(), retry_after: None }, Answered::default());
         }
@@ -58,7 +63,14 @@ impl Webhooks {
             body: body::batch(batch, subscription.environments.is_some()),
             headers: Vec::new(),
         };
-        self.client.post_and_read(post).await
+        self.client.post_and_read(place, post).await
+    }
+
+    /// Waits for a place among the outgoing calls of the process.
+    async fn place(&self, subscription: &Subscription) -> Place {
+        // The call reports an address that cannot be used.
+        let to = subscription.callback.parse().unwrap_or_default();
+        self.client.place(&format!("subscriber {}", subscription.token), &to).await
     }
 }
 
@@ -71,8 +83,9 @@ impl Deliverer for Webhooks {
         let webhooks = self.clone();
         // Boxed: the state of a request in flight is large, and every worker would carry it on its stack.
         Box::pin(async move {
+            let place = webhooks.place(&subscription).await;
             let started = time::Instant::now();
-            let (outcome, answered) = webhooks.send(&subscription, &batch).await;
+            let (outcome, answered) = webhooks.send(place, &subscription, &batch).await;
             webhooks.counted.count(&outcome, started.elapsed());
             (outcome, answered)
         })

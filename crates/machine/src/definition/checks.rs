@@ -172,12 +172,15 @@ fn can_open(reader: &mut Reader<'_>, machine: &Machine, gate: &Gate, node: &Node
 /// Reports cycles in which labels never wait. Each cycle is reported once, at its first state.
 fn cycles(reader: &mut Reader<'_>, machine: &Machine, items: &[Node]) {
     let states = machine.states();
-    let on_entry: Vec<bool> = states.iter().map(|state| state.gate().is_some_and(Gate::on_entry)).collect();
+    let on_entry: Vec<bool> = states
+        .iter()
+        .map(|state| state.gate().is_some_and(|gate| gate.on_entry() || has_time(state)))
+        .collect();
     // Actions, and gates that every label passes immediately.
     let passed: Vec<bool> = states
         .iter()
         .map(|state| match state.kind() {
-            Kind::Gate(gate) => gate.on_entry() && gate.condition.text().trim() == "true",
+            Kind::Gate(gate) => gate.on_entry() && gate.condition.text().trim() == "true" || has_time(state),
             Kind::Action(_) => true,
             Kind::End => false,
         })
@@ -200,12 +203,23 @@ fn cycles(reader: &mut Reader<'_>, machine: &Machine, items: &[Node]) {
     }
 }
 
+/// Whether a label leaves the state immediately once a time of its metadata has passed.
+fn has_time(state: &State) -> bool {
+    state.deadline().is_some_and(|deadline| deadline.path().is_some())
+}
+
 /// The transitions between the member states.
 fn edges(machine: &Machine, member: &[bool]) -> Vec<Vec<usize>> {
     let targets = |state: &State| -> Vec<usize> {
-        let next = state.next().filter(|_| member[state.index().position()]).into_iter();
-        let targets = next.flat_map(Next::targets).map(super::StateIndex::position);
-        targets.filter(|target| member[*target]).collect()
+        if !member[state.index().position()] {
+            return Vec::new();
+        }
+        // A gate without an entry trigger is a member only because of its deadline.
+        let next = state.next().filter(|_| state.gate().is_none_or(Gate::on_entry)).into_iter();
+        let failures = state.action().into_iter().flat_map(|action| &action.on_error).map(|case| case.to);
+        let late = state.deadline().filter(|_| has_time(state)).map(|deadline| deadline.to);
+        let targets = next.flat_map(Next::targets).chain(failures).chain(late);
+        targets.map(super::StateIndex::position).filter(|target| member[*target]).collect()
     };
     machine.states().iter().map(targets).collect()
 }

@@ -1,6 +1,6 @@
 //! From the tree of a file to its machines.
 
-use std::{collections::HashSet, sync::Arc};
+use std::{collections::HashSet, ops::RangeInclusive, sync::Arc};
 
 use data_encoding::HEXLOWER;
 use serde_json::json;
@@ -20,6 +20,10 @@ pub(super) const DAY: u64 = 24 * HOUR;
 const MAX_HOSTS: usize = 100;
 /// Maximum number of indexed paths of metadata.
 const MAX_INDEX: usize = 8;
+/// Maximum number of feeds, and of inputs.
+const MAX_SOURCES: usize = 100;
+/// Maximum number of entries of `webhooks`: each may have a pattern, which is compiled and kept in memory.
+const MAX_WEBHOOKS: usize = 32;
 
 pub(super) fn load<'a>(
     file: &str,
@@ -78,9 +82,9 @@ impl Reader<'_> {
         let zone = fields.get("timezone").and_then(|node| self.zone_rule(node));
         let zone = zone.unwrap_or(ZoneRule::Fixed(Zone::utc()));
         self.known = Known { zone: Some(zone.clone()), ..Known::default() };
-        let hosts = self.each(&fields, "hosts", Some(MAX_HOSTS), Self::host);
-        let index = self.each(&fields, "index", Some(MAX_INDEX), Self::indexed);
-        let feeds = self.each(&fields, "feeds", None, Self::feed);
+        let hosts = self.each(&fields, "hosts", 1..=MAX_HOSTS, Self::host);
+        let index = self.each(&fields, "index", 1..=MAX_INDEX, Self::indexed);
+        let feeds = self.each(&fields, "feeds", 0..=MAX_SOURCES, Self::feed);
         let mut seen = HashSet::new();
         let given = fields.get("feeds").into_iter().flat_map(Node::items);
         for node in given.filter_map(|feed| feed.get("name")) {
@@ -90,8 +94,8 @@ impl Reader<'_> {
                 self.refuse(node.at, format!("a feed named `{name}` exists already"));
             }
         }
-        let inputs = self.each(&fields, "inputs", None, Self::input);
-        let webhooks = self.each(&fields, "webhooks", None, Self::webhook);
+        let inputs = self.each(&fields, "inputs", 0..=MAX_SOURCES, Self::input);
+        let webhooks = self.each(&fields, "webhooks", 0..=MAX_WEBHOOKS, Self::webhook);
         let limits = fields.get("limits").map(|node| self.limits(node)).unwrap_or_default();
         let Some(states) = fields.get("states") else {
             return self.fail(key.at, "a state machine needs `states`");
@@ -124,22 +128,29 @@ impl Reader<'_> {
         self.path_below(node, "an entry of `index`", "an entry of `index` must be a path below metadata")
     }
 
-    /// Reads the entries of a list, of which there may be at most `most`.
+    /// Reads the entries of a list, whose number is limited. Reading ends when enough problems were found.
     fn each<T>(
         &mut self,
         fields: &Fields<'_>,
         key: &str,
-        most: Option<usize>,
+        number: RangeInclusive<usize>,
         read: fn(&mut Self, &Node) -> Option<T>,
     ) -> Vec<T> {
         let Some(node) = fields.get(key) else { return Vec::new() };
-        let items = self.list(node, &format!("`{key}`"));
-        if let (Some(items), Some(most)) = (items, most)
-            && !(1..=most).contains(&items.len())
-        {
-            self.refuse(node.at, format!("`{key}` must have between 1 and {most} entries"));
+        let items = self.list(node, &format!("`{key}`")).unwrap_or_default();
+        let (least, most) = (*number.start(), *number.end());
+        if items.len() > most || (items.len() < least && matches!(node.value, Value::List(_))) {
+            self.refuse(node.at, format!("`{key}` must have between {least} and {most} entries"));
+            return Vec::new();
         }
-        items.unwrap_or_default().iter().filter_map(|item| read(self, item)).collect()
+        let mut found = Vec::new();
+        for item in items {
+            if self.is_full() {
+                break;
+            }
+            found.extend(read(self, item));
+        }
+        found
     }
 
     fn zone_rule(&mut self, node: &Node) -> Option<ZoneRule> {

@@ -474,6 +474,16 @@ pub enum DeadlineAt {
     At(Path),
 }
 
+impl Deadline {
+    /// Where the metadata has its time, if it does.
+    pub fn path(&self) -> Option<&Path> {
+        match &self.when {
+            DeadlineAt::At(path) => Some(path),
+            DeadlineAt::After(_) => None,
+        }
+    }
+}
+
 impl fmt::Display for Deadline {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.when {

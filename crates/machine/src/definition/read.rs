@@ -28,6 +28,8 @@ pub(crate) struct Reader<'s> {
     pub(crate) warnings: Vec<(Mark, Problem)>,
     /// The secrets of the machine; `None` if they are not checked.
     pub(crate) secrets: Option<&'s SecretNames>,
+    /// The number of regular expressions so far.
+    pub(crate) patterns: usize,
     pub(crate) known: Known,
 }
 
@@ -80,7 +82,15 @@ impl<'s> Reader<'s> {
         // Some editors begin a file with a byte order mark.
         let source = source.strip_prefix('\u{feff}').unwrap_or(source);
         let (problems, warnings) = (Vec::new(), Vec::new());
-        Self { file: file.into(), source, problems, warnings, secrets: None, known: Known::default() }
+        Self {
+            file: file.into(),
+            source,
+            problems,
+            warnings,
+            secrets: None,
+            patterns: 0,
+            known: Known::default(),
+        }
     }
 
     /// Reads the file as YAML.

@@ -18,7 +18,9 @@ use super::{
 };
 
 /// Maximum size of a compiled regular expression, bytes.
-const MAX_PATTERN_BYTES: usize = 256 * 1024;
+const MAX_PATTERN_BYTES: usize = 64 * 1024;
+/// Maximum number of regular expressions in a file, however many machines it has.
+const MAX_PATTERNS: usize = 128;
 /// Maximum number of addresses with limits.
 const MAX_LIMITS: usize = 20;
 /// Maximum value of a rate, and of the number of attempts in progress.
@@ -233,6 +235,11 @@ impl Reader<'_> {
                 Some(prefix) => Some((prefix.into(), None)),
                 None => self.fail(node.at, "`match` cannot contain placeholders"),
             };
+        }
+        self.patterns += 1;
+        if self.patterns > MAX_PATTERNS {
+            return self
+                .fail(node.at, format!("limit of regular expressions in a file reached ({MAX_PATTERNS})"));
         }
         match RegexBuilder::new(text).size_limit(MAX_PATTERN_BYTES).build() {
             Ok(pattern) if !text.is_empty() => Some((text.into(), Some(Pattern(pattern)))),

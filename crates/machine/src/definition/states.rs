@@ -164,7 +164,7 @@ impl Reader<'_> {
             _ => false,
         };
         if !fields.has("next") && deadline.is_none() && fields.get("exit_condition").is_some_and(is_false) {
-            return Some(Kind::End);
+            return self.end(&fields);
         }
         if given.len() < together.len() {
             let missing: Vec<&str> = together.into_iter().filter(|key| !given.contains(key)).collect();
@@ -188,6 +188,18 @@ impl Reader<'_> {
         let (condition, triggers, next) = (condition?, triggers?, next?);
         let zone = gate_zone(&triggers, self.known.zone.as_ref()?);
         Some(Kind::Gate(Gate { condition, triggers, next, zone }))
+    }
+
+    /// An end state that is written as a gate. Its triggers do nothing, but are checked: a `next` may be missing.
+    fn end(&mut self, fields: &Fields<'_>) -> Option<Kind> {
+        let Some(node) = fields.get("triggers") else { return Some(Kind::End) };
+        let items = self.list(node, "`triggers`")?;
+        if !items.is_empty() {
+            let hint = "remove them, or add `next`".to_owned();
+            self.warn(node.at, "triggers of an end state do nothing", Some(hint));
+        }
+        let valid = items.iter().filter(|item| self.trigger(item).is_some()).count();
+        (valid == items.len()).then_some(Kind::End)
     }
 
     fn trigger(&mut self, node: &Node) -> Option<Trigger> {

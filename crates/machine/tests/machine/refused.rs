@@ -402,3 +402,28 @@ fn of_very_many_problems_the_first_are_reported() {
         assert!(shown.starts_with("m.yaml:1:"), "{}", &shown[..200]);
     }
 }
+
+#[test]
+fn triggers_of_an_end_state_are_checked() {
+    let end = |triggers: &str| states(&format!("{{gate: one, exit_condition: false, triggers: {triggers}}}"));
+    for triggers in ["5", "[{blah: baz}]", "[{metadata: \"foo.bar+\"}]", "[{interval: 1d22389h1d}]"] {
+        let found = problems(&end(triggers));
+        assert!(found.iter().all(|problem| problem.starts_with("3:")), "{triggers}: {found:?}");
+    }
+    let file = load("m.yaml", &end("[{metadata: a}]")).unwrap();
+    assert!(
+        file.warnings.iter().any(|warning| warning.message.contains("do nothing")),
+        "{:?}",
+        file.warnings
+    );
+}
+
+#[test]
+fn too_many_patterns_of_webhooks_are_refused() {
+    let entry = "    - {match: \"[a-z]{1,40}x\", headers: {a: b}}\n";
+    let text =
+        format!("state_machines:\n  m:\n    states: [{{gate: one}}]\n    webhooks:\n{}", entry.repeat(1_500));
+    let found = problems(&text);
+    assert!(found[0].ends_with("`webhooks` must have between 0 and 32 entries"), "{found:?}");
+    assert_eq!(found.len(), 1, "its entries are not read");
+}

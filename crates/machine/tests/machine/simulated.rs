@@ -297,3 +297,53 @@ fn versions_that_differ_in_feeds_zone_or_inputs_name_the_states_that_feel_it() {
     let other = OUTSIDE.replace("A: b", "A: c");
     differs(OUTSIDE, &other, &["webhooks"], &[], &[]);
 }
+
+/// "Remind until paid", with a time that has passed.
+const REMIND: &str = "
+state_machines:
+  m:
+    states:
+      - {gate: sent, exit_condition: metadata.paid, triggers: [{metadata: paid}], next: done, deadline: {at: metadata.due, next: remind}}
+      - {action: remind, webhook: https://a.example/, next: sent}
+      - {gate: done}
+";
+
+#[test]
+fn a_loop_through_a_deadline_that_has_passed_pauses_and_is_reported() {
+    let file = signalbox_machine::load("m.yaml", REMIND).unwrap();
+    assert!(
+        file.warnings.iter().any(|warning| warning.message.contains("can loop from")),
+        "{:?}",
+        file.warnings
+    );
+    let now: jiff::Timestamp = "2026-01-01T00:00:00Z".parse().unwrap();
+    let until = "2026-01-01T00:00:10Z".parse().unwrap();
+    let metadata = serde_json::json!({"due": 1_700_000_000.5});
+    let start = signalbox_machine::simulate::Start::fresh(&file.machines[0], "a", metadata, now);
+    let simulation = signalbox_machine::simulate::simulate(
+        &file.machines[0],
+        start,
+        &signalbox_machine::simulate::Assumed::default(),
+        None,
+        now,
+        until,
+    );
+    assert!(simulation.steps.len() < 1_000, "{} steps in ten seconds", simulation.steps.len());
+    assert_eq!(simulation.end.as_str(), "until");
+}
+
+#[test]
+fn a_simulation_ends_when_its_time_is_used_up() {
+    let file = signalbox_machine::load("m.yaml", REMIND).unwrap();
+    let now: jiff::Timestamp = "2026-01-01T00:00:00Z".parse().unwrap();
+    let start = signalbox_machine::simulate::Start::fresh(&file.machines[0], "a", serde_json::json!({}), now);
+    let simulation = signalbox_machine::simulate::simulate_while(
+        &|| false,
+        &file.machines[0],
+        start,
+        &signalbox_machine::simulate::Assumed::default(),
+        None,
+        (now, jiff::Timestamp::MAX),
+    );
+    assert_eq!(simulation.end.as_str(), "steps");
+}

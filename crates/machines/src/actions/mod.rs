@@ -5,7 +5,7 @@
 
 pub(crate) mod route;
 
-use http::{HeaderName, HeaderValue, Method, Request, header};
+use http::{HeaderName, HeaderValue, Method, Request, Uri, header};
 use http_body_util::Full;
 use serde_json::{Value, value::to_raw_value};
 use signalbox_machine::{
@@ -16,7 +16,7 @@ use signalbox_machine::{
 
 use crate::{Secrets, log::shortened, record::Record, secrets::Values};
 use signalbox_bus::{self as bus, Kind, NewEvent, Refusal, is_topic_name};
-use signalbox_egress::Client;
+use signalbox_egress::{Client, Place};
 use signalbox_routing::Registry;
 
 /// Maximum size of a webhook's answer, bytes.
@@ -81,6 +81,11 @@ impl From<Outcome> for Attempted {
     }
 }
 
+/// The owner of a machine's calls.
+pub(crate) fn owner(machine: &str) -> String {
+    format!("machine {machine}")
+}
+
 /// Performs actions.
 #[derive(Debug)]
 pub(crate) struct Actions {
@@ -91,8 +96,23 @@ pub(crate) struct Actions {
 }
 
 impl Actions {
-    /// Makes one attempt of the action that the label is in.
-    pub(crate) async fn perform(&self, machine: &Machine, label: &str, record: &Record) -> Attempted {
+    /// The address that an attempt of the label's action would call.
+    pub(crate) fn address(machine: &Machine, label: &str, record: &Record) -> Option<Uri> {
+        let action = machine.state(&record.state).and_then(State::action)?;
+        let filling = Filling { state_machine: machine.name(), label, metadata: &record.metadata };
+        match action.request(filling) {
+            Ok(render::Request::Webhook { url, .. }) => url.parse().ok(),
+            _ => None,
+        }
+    }
+
+    /// Makes one attempt of the action that the label is in. A call takes `place`, or waits for one within its timeout.
+    pub(crate) async fn perform(
+        &self,
+        (machine, label): (&Machine, &str),
+        record: &Record,
+        place: Option<Place>,
+    ) -> Attempted {
         let Some(action) = machine.state(&record.state).and_then(State::action) else {
             return Outcome::failed("the state is not an action in the present definition").into();
         };
@@ -105,7 +125,7 @@ impl Actions {
         let attempt = async {
             match request {
                 render::Request::Webhook { url, body } => {
-                    self.webhook((machine, action), &url, body.to_string(), &token).await
+                    self.webhook((machine, action), (&url, place), body.to_string(), &token).await
                 }
                 render::Request::Route(change) => {
                     route::apply(&self.routes, machine, label, change).await.into()
@@ -124,7 +144,7 @@ impl Actions {
     async fn webhook(
         &self,
         (machine, action): (&Machine, &Action),
-        url: &str,
+        (url, place): (&str, Option<Place>),
         body: String,
         token: &str,
     ) -> Attempted {
@@ -143,8 +163,12 @@ impl Actions {
         if let Err(why) = self.sign((machine, url), &secrets, (token, &body), request.headers_mut()) {
             return Outcome::failed(why).into();
         }
-        let answer = match self.client.call("machine action", request, action.timeout, MAX_ANSWER_BYTES).await
-        {
+        let place = match place {
+            Some(place) => place,
+            None => self.client.place(&owner(machine.name()), request.uri()).await,
+        };
+        let called = self.client.call(place, "machine action", request, action.timeout, MAX_ANSWER_BYTES);
+        let answer = match called.await {
             Ok(answer) => answer,
             Err(why) => return Outcome::failed(why).into(),
         };

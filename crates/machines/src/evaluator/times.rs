@@ -7,7 +7,7 @@ use serde_json::Value;
 use sha2::{Digest as _, Sha256};
 use signalbox_machine::{
     State,
-    definition::{Daily, Path, Zone},
+    definition::{Daily, Deadline, Gate, Path, Zone},
     step,
 };
 
@@ -40,7 +40,10 @@ impl Evaluator<'_> {
         let state = self.state(record).filter(|_| !left);
         let deadline =
             state.and_then(|state| state.deadline_of(instant(record.entered_ms), &record.metadata));
-        record.work.deadline_ms = deadline.map(unix_ms);
+        // A label that loops pauses, even if its deadline has passed.
+        let pause_ms = record.work.again_ms.filter(|_| record.status == Status::Looping);
+        record.work.deadline_ms = deadline.map(unix_ms).map(|at_ms| at_ms.max(pause_ms.unwrap_or(0)));
+        note_unreadable_time(self.state(record).filter(|_| !left), record);
         let alert = self.state(record).and_then(State::alert).and_then(|alert| alert.age);
         record.timed = alert.is_some() && record.status != Status::Deleted;
         let gate = self.state(record).and_then(State::gate).filter(|_| record.status != Status::Deleted);
@@ -76,14 +79,35 @@ impl Evaluator<'_> {
     }
 }
 
+/// How the error of a label begins whose state waits for a time that cannot be read.
+const UNREADABLE_TIME: &str = "not a time: ";
+
+/// Reports a time in the metadata that the state waits for and that cannot be read: nothing else would show that it never comes.
+fn note_unreadable_time(state: Option<&State>, record: &mut Record) {
+    let deadline = state.and_then(State::deadline).and_then(Deadline::path).into_iter();
+    let triggers = state.and_then(State::gate).into_iter().flat_map(Gate::moments).map(|(_, path)| path);
+    let mut paths = deadline.chain(triggers);
+    let unreadable =
+        paths.find(|path| !path.of(&record.metadata).is_null() && path.moment(&record.metadata).is_none());
+    let error = unreadable.map(|path| {
+        let value: String = path.of(&record.metadata).to_string().chars().take(40).collect();
+        format!("{UNREADABLE_TIME}{path} is {value}; write an RFC 3339 time such as 2026-11-24T12:00:00Z, or Unix seconds")
+    });
+    let known = record.work.error.as_deref().is_some_and(|error| error.starts_with(UNREADABLE_TIME));
+    match error {
+        Some(error) if known || record.work.error.is_none() => record.work.error = Some(error.into()),
+        None if known => record.work.error = None,
+        _ => {}
+    }
+}
+
 /// The digest under which labels with this value at this path are indexed; `None` for a value that is not indexed.
 pub(crate) fn index_digest(path: &Path, value: &Value) -> Option<u64> {
     let value = match value {
         // Numbers that are equal have one text.
         Value::Number(number) => match number.as_f64() {
-            Some(whole) if number.is_f64() && whole.fract() == 0.0 && whole.abs() < 9e15 => {
-                format!("{whole:.0}")
-            }
+            // Adding zero makes -0.0 equal to 0 as a text, too.
+            Some(whole) if number.is_f64() && whole.fract() == 0.0 => format!("{:.0}", whole + 0.0),
             _ => number.to_string(),
         },
         Value::String(_) | Value::Bool(_) => value.to_string(),

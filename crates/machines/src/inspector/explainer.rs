@@ -7,10 +7,13 @@ use serde_json::{Value, json};
 use signalbox_machine::{
     Machine, State, merge,
     render::{Filling, Request},
-    simulate::{Assumed, Assumption, Start, simulate},
+    simulate::{Assumed, Assumption, Start, simulate_while},
     why::why,
 };
-use tokio::time::timeout;
+use tokio::{
+    task::spawn_blocking,
+    time::{Instant, timeout},
+};
 
 use crate::{
     Error, Version,
@@ -23,6 +26,8 @@ use crate::{
     store::{Permits, Shards},
 };
 
+/// How long a simulation may compute. Then it ends with `steps`.
+const MAX_SIMULATION: Duration = Duration::from_secs(2);
 /// How long an explanation waits for a feed.
 const FEED_PATIENCE: Duration = Duration::from_secs(3);
 
@@ -94,7 +99,9 @@ impl Explainer {
         if let Some(error) = &record.work.error {
             explanation["last_error"] = json!(error);
         }
-        if let Some(again_ms) = record.work.again_ms.filter(|_| record.work.limit().is_none()) {
+        if let Some(again_ms) =
+            record.work.again_ms.filter(|_| record.work.limit().is_none() && record.work.place().is_none())
+        {
             explanation["next_retry"] = json!(instant(again_ms).to_string());
         }
         let reason = match record.status {
@@ -174,30 +181,43 @@ impl Explainer {
             merge::merge(&mut metadata, update);
             merge::check(&metadata)?;
         }
-        let answers = FeedAnswers::default();
-        let evaluator = Evaluator { version: &version, label, now_ms, feeds: &answers };
-        let Some(standing) = evaluator.label(&record) else {
+        let Some(start) = start(&version, label, &record, now_ms) else {
             return Ok(json!({"steps": [], "end": "state_removed", "state": record.state}));
         };
-        let start = Start {
-            name: label.to_owned(),
-            state: standing.state,
-            status: standing.status,
-            metadata: record.metadata.clone(),
-            entered: standing.entered,
-            previous_state: record.previous_state().map(str::to_owned),
-            facts_waiting: record.work.facts,
-            attempts: record.work.attempts.saturating_sub(u32::from(record.status == Status::Acting)),
-            again: again_ms(&record).map(instant),
-            feed_failures: record.work.feed_failures,
-            held: held(&record.work)
-                .filter(|_| record.status != Status::Acting)
-                .map(|(cause, trigger)| (cause, trigger.map(str::to_owned))),
-            fresh: false,
-        };
-        let metadata = assumptions.metadata.as_ref();
-        Ok(simulate(machine, start, &assumed, metadata, now, until).to_json(machine))
+        let (machine, metadata) = (Arc::clone(&version.machine), assumptions.metadata);
+        let began = Instant::now();
+        // Outside of the threads that serve requests, because it computes only.
+        let simulated = spawn_blocking(move || {
+            let goes_on = || began.elapsed() < MAX_SIMULATION;
+            let simulation =
+                simulate_while(&goes_on, &machine, start, &assumed, metadata.as_ref(), (now, until));
+            simulation.to_json(&machine)
+        });
+        Ok(simulated.await.unwrap_or_else(|panicked| std::panic::resume_unwind(panicked.into_panic())))
     }
+}
+
+/// A label at the beginning of a simulation. `None` if the definition does not contain its state.
+fn start(version: &Version, label: &str, record: &Record, now_ms: u64) -> Option<Start> {
+    let answers = FeedAnswers::default();
+    let evaluator = Evaluator { version, label, now_ms, feeds: &answers };
+    let standing = evaluator.label(record)?;
+    Some(Start {
+        name: label.to_owned(),
+        state: standing.state,
+        status: standing.status,
+        metadata: record.metadata.clone(),
+        entered: standing.entered,
+        previous_state: record.previous_state().map(str::to_owned),
+        facts_waiting: record.work.facts,
+        attempts: record.work.attempts.saturating_sub(u32::from(record.status == Status::Acting)),
+        again: again_ms(record).map(instant),
+        feed_failures: record.work.feed_failures,
+        held: held(&record.work)
+            .filter(|_| record.status != Status::Acting)
+            .map(|(cause, trigger)| (cause, trigger.map(str::to_owned))),
+        fresh: false,
+    })
 }
 
 /// What the action of a label does now, for programs and in words.
@@ -211,9 +231,19 @@ fn acting(version: &Version, label: &str, record: &Record) -> (Value, String) {
         _ => None,
     };
     let pauses = work.held.is_some();
-    let json = json!({
+    let mut json = json!({
         "attempt": work.attempts, "attempts": attempts, "address": address, "waits_for_retry": pauses,
     });
+    if let Some((since_ms, destination)) = work.place() {
+        json["waits_for_retry"] = json!(false);
+        json["waits_for_place"] = json!({"destination": destination, "since": instant(since_ms).to_string()});
+        let reason = format!(
+            "attempt {} of its action waits for a place among the outgoing calls to {destination} since {}",
+            work.attempts + 1,
+            instant(since_ms)
+        );
+        return (json, reason);
+    }
     let count = format!("attempt {} of {attempts}", work.attempts);
     let reason = match (pauses, work.again_ms) {
         (true, Some(again_ms)) if work.attempts == 0 => {

@@ -118,7 +118,7 @@ impl World {
     /// Makes the attempt.
     async fn perform(&self, label: &str, record: &Record) -> Outcome {
         let machine = self.machines.definitions.current(M).await.unwrap().machine;
-        self.machines.actions.perform(&machine, label, record).await.outcome
+        self.machines.actions.perform((&machine, label), record, None).await.outcome
     }
 
     /// The table as a running pacemaker has it.

@@ -105,3 +105,48 @@ async fn a_loop_of_actions_pauses_as_well() {
     let record = world.until("a", |record| record.status == Status::Waiting).await;
     assert_eq!((&record.state, record.visit, record.due_ms()), (&state, 151, None));
 }
+
+#[tokio::test]
+async fn a_loop_through_a_deadline_that_has_passed_pauses_after_fifty_moves() {
+    let receiver = super::support::Receiver::start(&[]).await;
+    let world = World::new(&format!(
+        "
+state_machines:
+  m:
+    states:
+      - {{gate: sent, exit_condition: metadata.paid, triggers: [{{metadata: paid}}], next: done, deadline: {{at: metadata.due, next: remind}}}}
+      - {{action: remind, webhook: \"{}\", next: sent}}
+      - {{gate: done}}
+",
+        receiver.url
+    ))
+    .await;
+    world.create("a", json!({"due": world.now_ms() / 1_000 - 60})).await;
+    let record = world.until("a", |record| record.status == Status::Looping).await;
+    assert_eq!(record.due_ms(), Some(world.now_ms() + 1_000));
+    let calls = receiver.seen().len();
+    assert!((20..=50).contains(&calls), "{calls}");
+    world.work_off().await;
+    assert_eq!(receiver.seen().len(), calls, "it pauses");
+}
+
+#[tokio::test]
+async fn a_time_that_cannot_be_read_is_reported() {
+    let world = World::new(
+        "
+state_machines:
+  m:
+    states:
+      - {gate: sent, exit_condition: metadata.paid, triggers: [{metadata: paid}], next: done, deadline: {at: metadata.due, next: done}}
+      - {gate: done}
+",
+    )
+    .await;
+    world.create("a", json!({"due": "2026-11-24 12:00"})).await;
+    let error = world.label("a").await.work.error.unwrap();
+    assert!(error.contains("metadata.due"), "{error}");
+    world.send_update("a", json!({"due": "2099-11-24T12:00:00Z"})).await;
+    let record = world.label("a").await;
+    assert_eq!(record.work.error, None);
+    assert!(record.work.deadline_ms.is_some());
+}

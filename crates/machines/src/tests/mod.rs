@@ -19,6 +19,7 @@ mod lost;
 mod operations;
 mod outcomes;
 mod overview;
+mod places;
 mod predictions;
 mod racing;
 mod scripts;

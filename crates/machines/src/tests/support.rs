@@ -32,6 +32,7 @@ use crate::{
 };
 use signalbox_bus::{self as bus, NewEvent};
 use signalbox_bus_testkit::{Pacemaker, Time, event, with_fixed_clock};
+use signalbox_egress::Budget;
 use signalbox_route_table::AddressRules;
 use signalbox_routing as routing;
 use signalbox_routing::Metrics;
@@ -120,13 +121,18 @@ impl World {
         let time = Time::default();
         let bus = with_fixed_clock(&servers.fabric(), shards, &time, 86_400_000).await;
         let routes = registry(&servers);
-        let machines = pacemaker(&servers, &time, &bus, &routes, shards);
+        let machines = pacemaker(&servers, &time, &bus, &routes, (shards, Budget::default()));
         Self { servers, time, bus, machines, routes, shards }
     }
 
     /// Another pacemaker on the same servers.
     pub(super) fn another(&self) -> Machines {
-        pacemaker(&self.servers, &self.time, &self.bus, &self.routes, self.shards)
+        self.another_with(Budget::default())
+    }
+
+    /// Another pacemaker, with a budget of outgoing calls.
+    pub(super) fn another_with(&self, budget: Budget) -> Machines {
+        pacemaker(&self.servers, &self.time, &self.bus, &self.routes, (self.shards, budget))
     }
 
     /// Publishes, and gives the events' ids.
@@ -227,7 +233,7 @@ fn pacemaker(
     time: &Time,
     bus: &Pacemaker,
     routes: &routing::Registry,
-    shards: usize,
+    (shards, budget): (usize, Budget),
 ) -> Machines {
     let options = bus::Options {
         allow_http: true,
@@ -235,9 +241,11 @@ fn pacemaker(
         ..bus::Options::default()
     };
     let now = || SystemTime::UNIX_EPOCH + Duration::from_secs(1_760_000_000);
-    let client =
-        signalbox_egress::Client::new(&options.egress(signalbox_egress::OwnAddresses::default()), now)
-            .unwrap();
+    let client = signalbox_egress::Client::new(
+        &options.egress(signalbox_egress::OwnAddresses::default(), budget),
+        now,
+    )
+    .unwrap();
     let dependencies = Dependencies {
         fabric: servers.fabric(),
         shards,
@@ -254,6 +262,7 @@ fn pacemaker(
         clock: signalbox_store::Clock::Fixed(Arc::clone(&time.0)),
         faults: Faults(Some(Arc::clone(&fuses) as Arc<dyn FaultInjector>)),
         outcome_pause: Duration::from_millis(5),
+        patience: Duration::from_millis(50),
         stopped: stopped.clone(),
     };
     let options = Options { page: 100, ..Options::default() };

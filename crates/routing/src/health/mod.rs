@@ -45,8 +45,11 @@ use super::{
     store::{Diagnosed, Diagnosis, Fence},
 };
 use crate::metrics::Metrics;
+use signalbox_egress::Budget;
 use signalbox_lease::Lease;
 
+/// The owner of all checks in the budget of outgoing calls.
+const OWNER: &str = "health checks";
 /// How often the list is read though nothing seems to have changed.
 const REREAD: Duration = Duration::from_secs(60);
 
@@ -57,6 +60,7 @@ pub struct Prober {
     lease: Lease,
     interval: Duration,
     metrics: Metrics,
+    budget: Budget,
     schedule: Schedule,
     under_way: JoinSet<Finished>,
     /// The head of the table at which the list was read, and when.
@@ -74,7 +78,15 @@ impl Prober {
     /// `interval` is how often the lease is renewed and the table is read.
     pub fn new(registry: Registry, lease: Lease, interval: Duration, metrics: Metrics) -> Self {
         let (schedule, under_way) = (Schedule::default(), JoinSet::new());
-        Self { registry, lease, interval, metrics, schedule, under_way, read: None }
+        let budget = Budget::default();
+        Self { registry, lease, interval, metrics, budget, schedule, under_way, read: None }
+    }
+
+    /// Takes the place of each check from the budget of the process.
+    #[must_use]
+    pub fn with_budget(mut self, budget: Budget) -> Self {
+        self.budget = budget;
+        self
     }
 
     /// Runs until `shutdown`, then releases the lease.
@@ -131,9 +143,10 @@ impl Prober {
         loop {
             let now = Instant::now();
             while let Some(check) = self.schedule.take_due(now) {
-                let registry = self.registry.clone();
+                let (registry, budget) = (self.registry.clone(), self.budget.clone());
                 self.under_way.spawn(async move {
                     let target = &check.target;
+                    let _place = budget.place(OWNER, &target.address).await;
                     // Again, because the list may be older than what a name of a Redis server resolves to.
                     let result = if registry.rules().may_check(&target.address) {
                         probe::check(target).await

@@ -42,7 +42,7 @@ impl Body for Apply {}
     request_body(content = String, content_type = "application/yaml"), responses((status = 200, body = Plan),
     (status = "default", description = "422 invalid_definition: every problem with its place")))]
 async fn plan(
-    _: OfMachine<ManageMachines>,
+    OfMachine { 0: caller, .. }: OfMachine<ManageMachines>,
     State(app): State<App>,
     Path(name): Path<String>,
     RawBytes(body): RawBytes,
@@ -50,10 +50,19 @@ async fn plan(
     let MachineName(name) = MachineName::check(name).map_err(|_| {
         Problem::unprocessable("invalid_definition", "the path contains an invalid machine name")
     })?;
-    let source = std::str::from_utf8(&body)
+    let source = String::from_utf8(body.to_vec())
         .map_err(|_| Problem::unprocessable("invalid_definition", "the definition is not UTF-8"))?;
     let secrets = app.machines.secrets.names(&name).await?;
-    let file = definition::load_with("definition", source, Some(&name), &secrets)
+    let slot = app.limits.computations.take(&caller)?;
+    let machine = name.clone();
+    // Outside of the threads that serve requests, because reading a definition computes only.
+    let loaded = tokio::task::spawn_blocking(move || {
+        let _slot = slot;
+        definition::load_with("definition", &source, Some(&machine), &secrets)
+    });
+    let file = loaded
+        .await
+        .unwrap_or_else(|panicked| std::panic::resume_unwind(panicked.into_panic()))
         .map_err(|refused| Problem::unprocessable("invalid_definition", refused.to_string()))?;
     let warnings = file.warnings.iter().map(ToString::to_string).collect();
     let machine = file.machines.into_iter().find(|machine| machine.name() == name).ok_or_else(|| {

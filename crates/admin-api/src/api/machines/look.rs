@@ -158,14 +158,15 @@ async fn why(
 
 /// Show a label's expected route
 ///
-/// The result of a simulation without assumptions, over one year.
+/// The result of a simulation without assumptions, over one year. It computes for at most 2 seconds; `end` is then `steps`.
 #[utoipa::path(get, path = "/state-machines/{machine}/labels/{label}/route", responses((status = 200, body = Object),
     (status = "default", description = "410 label_deleted")))]
 async fn route(
-    _: OfMachine<ReadMachines>,
+    OfMachine { 0: caller, .. }: OfMachine<ReadMachines>,
     State(app): State<App>,
     Path((machine, label)): Path<(MachineName, LabelName)>,
 ) -> Result<Answer<Value>, Problem> {
+    let _slot = app.limits.computations.take(&caller)?;
     Ok(Answer(
         app.machines
             .inspector
@@ -177,13 +178,14 @@ async fn route(
 
 /// Simulate a label
 ///
-/// With assumed metadata, feed answers and webhook answers; `for` (or `until`) sets the period. At most 1,000 steps.
+/// With assumed metadata, feed answers and webhook answers; `for` (or `until`) sets the period. At most 1,000 steps
+/// and 2 seconds of computing; `end` is then `steps`.
 /// Nothing changes.
 #[utoipa::path(post, path = "/state-machines/{machine}/labels/{label}/simulate", request_body = Simulate,
     responses((status = 200, body = Object),
     (status = "default", description = "410 label_deleted | 422 invalid_span, invalid_assumption")))]
 async fn simulate(
-    _: OfMachine<ReadMachines>,
+    OfMachine { 0: caller, .. }: OfMachine<ReadMachines>,
     State(app): State<App>,
     Path((machine, label)): Path<(MachineName, LabelName)>,
     Json(asked): Json<Simulate>,
@@ -212,6 +214,7 @@ async fn simulate(
         AssumedAnswer::Full(AssumedResponse { status, body }) => (state, Assumption { status, body }),
     };
     let webhooks = asked.webhooks.into_iter().map(answer).collect();
+    let _slot = app.limits.computations.take(&caller)?;
     let asking = Assumptions { span, until, metadata: asked.metadata, feeds: asked.feeds, webhooks };
     Ok(Answer(app.machines.inspector.explainer.simulate(&machine, &label, asking).await?))
 }
