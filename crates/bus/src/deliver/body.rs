@@ -177,9 +177,9 @@ mod tests {
     fn an_event_that_was_redriven_is_marked_for_its_own_subscriber() {
         let gap = Gap { first: EventId(3), last: EventId(9), count: 4, reason: "dead".to_owned() };
         let mut one = contents(vec![event(1, None), event(2, None)], vec![gap]);
-        let plain = String::from_utf8(batch(&one)).unwrap();
+        let plain = String::from_utf8(batch(&one, false)).unwrap();
         one.redriven = vec![true, false];
-        let marked = String::from_utf8(batch(&one)).unwrap();
+        let marked = String::from_utf8(batch(&one, false)).unwrap();
         assert_eq!(marked, plain.replace(r#""id":1,"gap""#, r#""id":1,"redriven":true,"gap""#));
         assert_ne!(marked, plain);
     }

@@ -65,7 +65,7 @@ async fn one_call_gives_jobs_to_ten_thousand_workers() {
         hands.publish_urls(&["a"]).await;
     }
     let workers: Vec<String> = (0..10_000).map(|n| format!("w{n}")).collect();
-    let turn = hands.store.acquire(&workers, 1000).await.expect("a turn");
+    let turn = hands.store.acquire(&workers, 1000, workers.len()).await.expect("a turn");
     assert_eq!(turn.taken.len(), 10_000);
     assert_eq!(hands.store.beat(&workers).await.unwrap(), 10_000);
     for token in ["s0:0", "s99:99"] {

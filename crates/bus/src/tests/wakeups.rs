@@ -13,7 +13,7 @@ use proptest::{collection::vec, prelude::*, test_runner::Config};
 use super::{hands::*, support::*, truth::job as job_of};
 use crate::{
     event::lane_hash,
-    store::{Ack, Holder, Nack, Nacked, Taken, Target},
+    store::{Ack, Holder, Nack, Nacked, Skipped, Taken, Target},
 };
 use signalbox_store::FabricRole;
 use signalbox_testkit::Server;
@@ -270,7 +270,9 @@ impl Model {
                 let Some((id, object)) = self.ids.iter().rev().nth(*back).copied() else { return };
                 let hash = lane_hash(&format!("https://o/{object}"));
                 let (token, id) = (TOKENS[*who], crate::EventId(id));
-                if self.hands.store.skip(token, id, hash, (1000, 1 << 20)).await.unwrap() {
+                let start = Default::default();
+                let found = self.hands.store.skip(token, id, hash, (1000, 1 << 20), &start).await.unwrap();
+                if found == Skipped::Done {
                     *self.kicks.entry(token.to_owned()).or_default() += 1;
                 }
             }
