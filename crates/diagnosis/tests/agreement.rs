@@ -7,7 +7,7 @@ use signalbox_diagnosis::{
     diagnose,
     installation::{Pacemaker, Part},
     machines::{Evaluation, Held, Machine},
-    messages::{Backend, Bus, Credentials, Parked, Queue, Subscriber},
+    messages::{Backend, Bus, Credentials, KeyUse, Parked, Queue, Subscriber},
     redis::{Role, Server, State},
     routers::{Nginx, Router, Table},
     sidecar::{Counting, Fault},
@@ -15,7 +15,7 @@ use signalbox_diagnosis::{
 };
 
 const NOW_MS: u64 = 1_000_000_000_000;
-const CHECKS: usize = 20;
+const CHECKS: usize = 21;
 
 fn name() -> impl Strategy<Value = String> {
     select(vec!["a", "b", "c"]).prop_map(str::to_owned)
@@ -123,7 +123,8 @@ fn facts() -> impl Strategy<Value = Facts> {
     let edge = (some(part), some(server()), some(router()), nginx, counting(), any::<bool>());
     let traffic = (some(host), some(instance), some(traffic));
     let messages = (any::<bool>(), some(subscriber()), some(queue), some(backend), some(name()));
-    let rest = (some(machine()), evaluation, some(certificate), some(pacemaker), any::<bool>());
+    let keys = (name(), 0..101_u64).prop_map(|(client, percent)| KeyUse { client, percent });
+    let rest = (some(machine()), evaluation, some(certificate), some(pacemaker), any::<bool>(), some(keys));
     (edge, traffic, messages, rest).prop_map(|(edge, traffic, messages, rest)| Facts {
         parts: Checked::Known(edge.0),
         redis: Checked::Known(edge.1),
@@ -148,6 +149,7 @@ fn facts() -> impl Strategy<Value = Facts> {
         certificates: Checked::Known(rest.2),
         pacemakers: Checked::Known(rest.3),
         time_zones: Checked::Known(rest.4),
+        idempotency_keys: Checked::Known(rest.5),
     })
 }
 
@@ -164,7 +166,7 @@ fn seen_by(facts: &Facts, checks: u32) -> Facts {
         )*};
     }
     take!(parts redis routers nginx counting request_counted hosts instances traffic bus subscribers queues backends
-        parked_objects credentials machines evaluation certificates pacemakers time_zones);
+        parked_objects credentials machines evaluation certificates pacemakers time_zones idempotency_keys);
     assert_eq!(number, CHECKS);
     seen
 }

@@ -53,7 +53,8 @@ impl Shown {
                 let printed = printed.trim();
                 // A receiver that an earlier step started prints its lines in between; JSON begins a line unless `curl`
                 // wrote something before it.
-                let at_line = printed.match_indices(['{', '[']).find(|(at, _)| printed[..*at].ends_with('\n'));
+                let at_line =
+                    printed.match_indices(['{', '[']).find(|(at, _)| printed[..*at].ends_with('\n'));
                 let start = at_line.map(|(at, _)| at).filter(|_| !printed.starts_with(['{', '[']));
                 let start = start.or_else(|| printed.find(['{', '[']));
                 let start = start.ok_or_else(|| format!("no JSON: {printed}"))?;
