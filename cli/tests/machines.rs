@@ -157,7 +157,7 @@ fn a_megabyte_of_states_is_judged_within_limits() {
         ("loop", in_a_loop, 0, "1 loop"),
         ("nowhere", nowhere, 65, "unknown state `t0`"),
         ("mapped", mapped, 0, ""),
-        ("fed", fed, 0, "1 loop"),
+        ("fed", fed, 65, "`feeds` must have between 0 and 100 entries"),
     ] {
         assert!(yaml.len() < 1 << 20, "{name} has {} bytes", yaml.len());
         let folder = tempfile::tempdir().unwrap();

@@ -158,20 +158,24 @@ fn the_latest_representable_time_is_handled() {
 
 #[test]
 fn hundreds_of_turns_are_not_all_judged() {
-    let times: Vec<String> =
-        (0..700).map(|n| format!("{:02}:{:02}:{:02}", n / 3600, n / 60 % 60, n % 60)).collect();
-    let setting = Setting::with(
-        json!({"times": times, "moments": (0..700).map(|n| at("2026-02-01T00:00:00Z") + SignedDuration::from_secs(n)).map(|at| at.to_string()).collect::<Vec<_>>()}),
-    );
-    let Earliest::NotBefore(moment) =
-        earliest(&setting, "system.time is in metadata.times and system.weekday = \"none\"")
-    else {
-        panic!("all were judged");
+    let daily = |count: i32| -> Vec<String> {
+        (0..count).map(|n| format!("{:02}:{:02}:{:02}", n / 3600, n / 60 % 60, n % 60)).collect()
     };
-    assert!(moment > setting.now && moment < at("2026-02-02T00:00:00Z"), "{moment}");
-    let Earliest::NotBefore(moment) = earliest(&setting, "system.now is in metadata.moments and metadata.no")
-    else {
-        panic!("all were judged");
+    let moments = |count: i64| -> Vec<String> {
+        let first = at("2026-02-01T00:00:00Z");
+        (0..count).map(|n| (first + SignedDuration::from_secs(n)).to_string()).collect()
     };
-    assert!(moment > at("2026-02-01T00:00:00Z") && moment < at("2026-02-01T01:00:00Z"), "{moment}");
+    let not_before = |setting: &Setting, condition: &str| match earliest(setting, condition) {
+        Earliest::NotBefore(moment) => moment,
+        other => panic!("all were judged: {other:?}"),
+    };
+    let of_day = "system.time is in metadata.times and system.weekday = \"none\"";
+    let once = "system.now is in metadata.moments and metadata.no";
+    // The search ends after a number of turns.
+    let some = Setting::with(json!({"times": daily(150)}));
+    assert!(not_before(&some, of_day) > some.now);
+    // With more times than it considers, it skips nothing.
+    let many = Setting::with(json!({"times": daily(700), "moments": moments(700)}));
+    assert_eq!(not_before(&many, of_day), many.now);
+    assert_eq!(not_before(&many, once), many.now);
 }
