@@ -263,13 +263,15 @@ impl Store {
         Ok(busy.into_iter().zip(beats.into_iter().map(Option::unwrap_or_default)).collect())
     }
 
-    /// The suspected violations in a subscriber's lanes: predicate, lane or gauge, description.
+    /// The suspected violations in a subscriber's lanes: predicate, lane or gauge, description. `segments` are those of the log
+    /// that seem to be kept for it.
     pub(crate) async fn audit(
         &self,
         token: &str,
-        most_batches: u64,
+        most: u64,
+        segments: &[u64],
     ) -> Result<Vec<(String, String, String)>, Error> {
-        self.lanes_call(&AUDIT).arg(token).arg(most_batches).run(self.redis()).await
+        self.lanes_call(&AUDIT).arg(token).arg(most).arg(segments).run(self.redis()).await
     }
 
     /// Writes the heartbeats of busy workers.
@@ -284,7 +286,17 @@ impl Store {
 
     /// Drops the subscriber's oldest batch; how many events it had.
     pub(crate) async fn drop_oldest(&self, token: &str, reason: &str) -> Result<u64, Error> {
-        self.lanes_call(&DROP).arg(token).arg(reason).run(self.redis()).await
+        self.lanes_call(&DROP).arg(token).arg(reason).arg("").arg("").run(self.redis()).await
+    }
+
+    /// The same, if more than `most` events wait for the subscriber.
+    pub(crate) async fn drop_above(&self, token: &str, reason: &str, most: u64) -> Result<u64, Error> {
+        self.lanes_call(&DROP).arg(token).arg(reason).arg(most).arg("").run(self.redis()).await
+    }
+
+    /// The same, if the subscriber needs this segment of the log and the batch may be why.
+    pub(crate) async fn drop_from(&self, token: &str, reason: &str, segment: u64) -> Result<u64, Error> {
+        self.lanes_call(&DROP).arg(token).arg(reason).arg("").arg(segment).run(self.redis()).await
     }
 
     /// Ends the pauses of the subscriber's lanes. Batches that fill wait `timeout_ms` at most.

@@ -7,7 +7,7 @@ use signalbox_testkit::Server;
 const EVENTS: usize = 8_400;
 
 async fn expect_consistent(hands: &Hands, token: &str, when: &str) {
-    assert_eq!(hands.store.audit(token, 10_000).await.unwrap(), [], "{when}");
+    assert_eq!(hands.store.audit(token, 10_000, &[]).await.unwrap(), [], "{when}");
 }
 
 #[tokio::test]
