@@ -29,6 +29,8 @@ static AUDIT: Script<FabricRole> = Script::composed("audit", &[include_str!("../
 const MAX_BEATS: usize = 500;
 /// Maximum acknowledgements in one call. It limits how long a call blocks Redis.
 pub(super) const MAX_ACKS: usize = 32;
+/// Maximum number of their events in one call, unless a single batch has more.
+const MAX_ACKED_EVENTS: usize = 2_000;
 
 /// Batches of a lane in which an event is searched, from the next one to be delivered.
 const SKIP_BATCHES: usize = 200;
@@ -127,9 +129,36 @@ pub(crate) enum Nacked {
     PacingBegins,
 }
 
+/// Divides acknowledgements into calls by the number of their events, each of which is read.
+fn parts(acks: Vec<Ack>) -> Vec<Vec<Ack>> {
+    let (mut parts, mut events) = (Vec::<Vec<Ack>>::new(), 0);
+    for ack in acks {
+        match parts.last_mut() {
+            Some(part) if events + ack.events <= MAX_ACKED_EVENTS => {
+                events += ack.events;
+                part.push(ack);
+            }
+            _ => {
+                events = ack.events;
+                parts.push(vec![ack]);
+            }
+        }
+    }
+    parts
+}
+
+/// Acknowledges batches together.
+async fn ack_all(store: Arc<Store>, acks: Vec<Ack>) -> Vec<SharedResult<bool>> {
+    let mut results = Vec::with_capacity(acks.len());
+    for part in parts(acks) {
+        results.extend(ack_part(&store, part).await);
+    }
+    results
+}
+
 /// Acknowledges batches in one call. If that fails because of the data of one of them, the others are acknowledged
 /// alone.
-async fn ack_all(store: Arc<Store>, acks: Vec<Ack>) -> Vec<SharedResult<bool>> {
+async fn ack_part(store: &Store, acks: Vec<Ack>) -> Vec<SharedResult<bool>> {
     match store.ack(&acks).await {
         Ok(held) => held.into_iter().map(Ok).collect(),
         Err(error) if error.kind() == Kind::Broken && acks.len() > 1 => {
