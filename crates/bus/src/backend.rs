@@ -36,9 +36,18 @@ pub struct Backend {
     /// It was removed, and disappears once its queues are empty.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub draining: bool,
+    /// The version of the registry in which it was removed, if it is being drained: one that was defined and removed again
+    /// has another.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub drained_in: u64,
     /// While it is being drained: the treatment of queued events.
     #[serde(default)]
     pub queued: Queued,
+}
+
+#[allow(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
+fn is_zero(number: &u64) -> bool {
+    *number == 0
 }
 
 impl Backend {
@@ -108,6 +117,7 @@ impl Registry {
             workers: wanted.workers,
             disabled: None,
             draining: false,
+            drained_in: 0,
             queued: Queued::default(),
         };
         self.backends.insert(name.to_owned(), backend);
@@ -138,23 +148,28 @@ impl Handle {
     /// sure that every shard knows.
     pub async fn drain_backend(&self, name: &str, queued: Queued) -> Result<(), Error> {
         self.core
-            .change(|registry, _| {
+            .change(|registry, version| {
                 let backend = registry.backends.get_mut(name).ok_or(Error::NoSuchBackend)?;
-                backend.draining = true;
+                if !backend.draining {
+                    backend.draining = true;
+                    backend.drained_in = version;
+                }
                 backend.queued = queued;
                 Ok(())
             })
             .await
     }
 
-    /// Forgets a backend that is being drained; nothing may be queued for it. One that was defined again stays.
-    pub async fn forget_backend(&self, name: &str) -> Result<(), Error> {
+    /// Forgets a backend that has been drained since this version of the registry; nothing may be queued for it. One that was
+    /// defined again stays, even if it is being drained again. Returns whether there is none with this name now.
+    pub async fn forget_backend(&self, name: &str, drained_in: u64) -> Result<bool, Error> {
         self.core
             .change(|registry, _| {
-                if registry.backends.get(name).is_some_and(|one| one.draining) {
+                if registry.backends.get(name).is_some_and(|one| one.draining && one.drained_in == drained_in)
+                {
                     registry.backends.remove(name);
                 }
-                Ok(())
+                Ok(!registry.backends.contains_key(name))
             })
             .await
     }

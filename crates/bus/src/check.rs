@@ -10,8 +10,11 @@ use tokio::time::sleep;
 
 use super::{Error, Handle};
 
-/// Maximum number of batches of one subscriber whose events are counted; beyond that only the lanes are checked.
-const MAX_BATCHES: u64 = 10_000;
+/// Maximum number of batches of one subscriber whose events are counted, and of events whose segments of the log are counted.
+/// Beyond that only the lanes are checked.
+const MOST: u64 = 10_000;
+/// Segments of the log that are checked for one subscriber, besides those that its events need.
+const SEGMENTS: usize = 1_000;
 /// Between the first look and the second.
 const BETWEEN_LOOKS: Duration = Duration::from_millis(200);
 
@@ -21,13 +24,15 @@ impl Handle {
         let registry = self.registry();
         let mut findings = Vec::new();
         for store in &self.core.stores {
+            let needed = store.needed(SEGMENTS).await?;
             for token in registry.subscriptions.keys() {
-                let first = store.audit(token, MAX_BATCHES).await?;
+                let segments = needed.get(token).map_or(&[][..], Vec::as_slice);
+                let first = store.audit(token, MOST, segments).await?;
                 if first.is_empty() {
                     continue;
                 }
                 sleep(BETWEEN_LOOKS).await;
-                let second = store.audit(token, MAX_BATCHES).await?;
+                let second = store.audit(token, MOST, segments).await?;
                 let confirmed = second.into_iter().filter(|(predicate, place, _)| {
                     first.iter().any(|(before, at, _)| (before, at) == (predicate, place))
                 });

@@ -23,6 +23,7 @@ use super::{
     view::State,
 };
 use signalbox_lease::Lease;
+use signalbox_store::Kind;
 
 /// Batches cleared away in one call, of 100 events each.
 const PURGE_PART: usize = 200;
@@ -62,11 +63,7 @@ pub(super) async fn run(core: Arc<Core>, store: Arc<Store>, mut lease: Lease, sh
             }
             if last_round.is_none_or(|at| at.elapsed() >= every) {
                 last_round = Some(Instant::now());
-                if let Err(error) = round(&core, &store, &mut watch, &mut keeping).await {
-                    tracing::debug!(%error, "housekeeping is interrupted");
-                    // Observations from before an interruption do not show which workers are alive.
-                    watch.forget();
-                }
+                round(&core, &store, &mut watch, &mut keeping).await;
             }
         } else {
             watch.forget();
@@ -87,26 +84,57 @@ pub(super) async fn run(core: Arc<Core>, store: Arc<Store>, mut lease: Lease, sh
 async fn holds(lease: &mut Lease) -> bool {
     match lease.hold().await {
         Ok(epoch) => epoch.is_some(),
-        Err(error) => error.kind() == signalbox_store::Kind::Refused,
+        Err(error) => error.kind() == Kind::Refused,
     }
 }
 
-async fn round(
+/// One round. A step that fails does not keep the others from being done.
+pub(super) async fn round(
     core: &Arc<Core>,
     store: &Store,
     watch: &mut Watch,
     keeping: &mut QueueMaintenance,
-) -> Result<(), Error> {
-    scrub(core, store, watch).await?;
-    purge(store).await?;
-    limit(core, store).await?;
+) {
+    let scrubbed = scrub(core, store, watch).await;
+    let purged = purge(store).await.map_err(Error::from);
+    let limited = limit(core, store).await;
     keeping.round(core, store).await;
-    trim(core, store).await?;
-    let view = core.refresh().await?;
-    if view.state == State::Ready {
-        core.spread(&view).await?;
+    let trimmed = trim(core, store).await;
+    let spread = spread(core).await;
+    for error in [scrubbed, purged, limited, trimmed, spread].into_iter().filter_map(Result::err) {
+        match &error {
+            Error::Store(found) if found.kind() == Kind::Broken => {
+                let source = std::error::Error::source(&error);
+                tracing::error!(%error, ?source, "a step of housekeeping fails because of stored data");
+            }
+            _ => {
+                tracing::debug!(%error, "housekeeping is interrupted");
+                // Observations from before an interruption do not show which workers are alive.
+                watch.forget();
+            }
+        }
     }
-    Ok(())
+}
+
+async fn spread(core: &Core) -> Result<(), Error> {
+    let view = core.refresh().await?;
+    if view.state == State::Ready { core.spread(&view).await } else { Ok(()) }
+}
+
+/// The result of work for one owner. If data of the owner is damaged, that is logged, and there is none: the work for the
+/// others continues.
+fn unless_damaged<T>(
+    owner: &str,
+    result: Result<T, signalbox_store::Error>,
+) -> Result<Option<T>, signalbox_store::Error> {
+    match result {
+        Err(error) if error.kind() == Kind::Broken => {
+            let source = std::error::Error::source(&error);
+            tracing::error!(owner, %error, ?source, "no maintenance: stored data is damaged");
+            Ok(None)
+        }
+        result => result.map(Some),
+    }
 }
 
 /// When each busy worker was first seen with its present heartbeat, on this process's clock. A worker is dead when
@@ -150,9 +178,10 @@ async fn scrub(core: &Core, store: &Store, watch: &mut Watch) -> Result<(), Erro
 
 async fn scrub_silent(store: &Store, silent: Vec<(String, String)>) -> Result<(), Error> {
     for (worker, seen) in silent {
-        match store.scrub(&worker, &seen).await? {
-            Some(freed) => tracing::warn!(worker, freed, "worker died; another can take its job"),
-            None => tracing::debug!(worker, "worker heartbeat recovered"),
+        match unless_damaged(&worker, store.scrub(&worker, &seen).await)? {
+            Some(Some(freed)) => tracing::warn!(worker, freed, "worker died; another can take its job"),
+            Some(None) => tracing::debug!(worker, "worker heartbeat recovered"),
+            None => {}
         }
     }
     Ok(())
@@ -191,21 +220,23 @@ pub(super) async fn recover(core: Arc<Core>, store: Arc<Store>, shutdown: Cancel
 /// Clears away the lanes of subscriptions that ended.
 pub(super) async fn purge(store: &Store) -> Result<(), signalbox_store::Error> {
     for token in store.purges().await? {
-        while store.purge(&token, PURGE_PART).await? {}
+        while unless_damaged(&token, store.purge(&token, PURGE_PART).await)? == Some(true) {}
     }
     Ok(())
 }
 
 /// Drops what is too much for one subscriber.
 async fn limit(core: &Arc<Core>, store: &Store) -> Result<(), Error> {
+    let most = core.options.queued_events;
     let numbers = store.numbers().await?;
     for (token, events) in numbers.events {
-        let over = events.saturating_sub(core.options.queued_events);
+        // At most what was too much at the beginning, and only for as long as it is.
+        let over = events.saturating_sub(most);
         let mut dropped = 0;
         while dropped < over {
-            match store.drop_oldest(&token, "limit").await? {
-                0 => break,
-                more => dropped += more,
+            match unless_damaged(&token, store.drop_above(&token, "limit", most).await)? {
+                None | Some(0) => break,
+                Some(more) => dropped += more,
             }
         }
         if dropped > 0 {
@@ -258,7 +289,12 @@ async fn idle(core: &Core, store: &Store) -> Result<HashSet<String>, Error> {
     let (view, mut idle) = (core.refresh().await?, HashSet::new());
     for (token, one) in &view.registry.subscriptions {
         let is_stopped = one.paused || one.disabled.is_some() || one.is_locked();
-        if is_stopped || store.movements(token).await?.health == 0 {
+        let fails = || async {
+            Ok::<_, Error>(
+                unless_damaged(token, store.movements(token).await)?.is_some_and(|one| one.health == 0),
+            )
+        };
+        if is_stopped || fails().await? {
             idle.insert(token.clone());
         }
     }
@@ -292,11 +328,11 @@ async fn forget_for_idle(core: &Arc<Core>, store: &Store, bytes: u64, why: &str)
             break;
         }
         for token in holders {
-            while store.is_held(segment, &token).await? {
-                match store.drop_oldest(&token, "autodropped").await? {
-                    0 => break,
-                    events => *all.entry(token.clone()).or_default() += events,
-                }
+            while let Some(events) =
+                unless_damaged(&token, store.drop_from(&token, "autodropped", segment).await)?
+                && events > 0
+            {
+                *all.entry(token.clone()).or_default() += events;
             }
         }
         let before = store.segments().await?.len();
@@ -434,7 +470,9 @@ async fn drop_largest(
 ) -> Result<(), Error> {
     let mut sizes = BTreeMap::new();
     for (token, events) in store.numbers().await?.events {
-        sizes.insert(token.clone(), events.saturating_mul(store.event_size(&token).await?));
+        if let Some(size) = unless_damaged(&token, store.event_size(&token).await)? {
+            sizes.insert(token, events.saturating_mul(size));
+        }
     }
     let Some((token, bytes)) = noisiest(sizes) else { return Ok(()) };
     if bytes.saturating_mul(2) < largest {
@@ -444,9 +482,9 @@ async fn drop_largest(
     while memory.is_short() {
         let before = all;
         for _ in 0..DROP_PART {
-            match store.drop_oldest(&token, "autodropped").await? {
-                0 => break,
-                events => all += events,
+            match unless_damaged(&token, store.drop_oldest(&token, "autodropped").await)? {
+                None | Some(0) => break,
+                Some(events) => all += events,
             }
         }
         forget_log(store).await?;

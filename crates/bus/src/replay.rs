@@ -29,6 +29,8 @@ const AHEAD_PAUSE_MS: u64 = 200;
 const STOPPED_PAUSE_MS: u64 = 5_000;
 /// The fastest replay, events a second.
 const MAX_RATE: u64 = 100_000;
+/// Pause after a replay was replaced just when it was to be removed.
+const REPLACED_PAUSE: Duration = Duration::from_millis(100);
 /// Pause when there is nothing to replay; another pacemaker's replay is found after it.
 const IDLE: Duration = Duration::from_secs(30);
 
@@ -91,18 +93,19 @@ pub(super) async fn step(core: &Core, store: &Store) -> Result<Duration, Error> 
     // The subscription may have been created through another pacemaker a moment ago.
     let view = core.refresh().await?;
     let state = store.replay(&token).await?;
-    let (Some(state), Some(subscription)) = (state, view.subscription(&token)) else {
-        store.schedule_replay(&token, None).await?;
-        return Ok(Duration::ZERO);
+    let position = state.as_ref().map(|state| state.cursor.as_str());
+    let (Some(state), Some(subscription)) = (&state, view.subscription(&token)) else {
+        let is_removed = store.schedule_replay(&token, position, None).await?;
+        return Ok(if is_removed { Duration::ZERO } else { REPLACED_PAUSE });
     };
     if store.waiting(&token).await? >= AHEAD || store.is_full().await? {
         // What a replay puts into the lanes is stored again, so it waits until the subscriber has caught up.
         let is_stopped = subscription.paused || subscription.disabled.is_some();
         let pause = if is_stopped { STOPPED_PAUSE_MS } else { AHEAD_PAUSE_MS };
-        store.schedule_replay(&token, Some(now_ms + pause)).await?;
+        store.schedule_replay(&token, position, Some(now_ms + pause)).await?;
         return Ok(Duration::ZERO);
     }
-    let (events, cursor) = part(store, &state, |event| {
+    let (events, cursor) = part(store, state, |event| {
         subscription.topics.contains(&event.topic) && subscription.takes(&event.environment)
     })
     .await?;
@@ -114,8 +117,8 @@ pub(super) async fn step(core: &Core, store: &Store) -> Result<Duration, Error> 
         store.append(again, &view.stamp, &target, core.options.batch_bytes, &seed, &events).await?;
     match appended {
         Appended::Put(count) => {
-            let next = cursor.map(|_| now_ms + count * 1000 / state.rate);
-            store.schedule_replay(&token, next).await?;
+            let next = cursor.as_ref().map(|_| now_ms + count * 1000 / state.rate);
+            store.schedule_replay(&token, cursor.as_deref(), next).await?;
         }
         Appended::Moved => {}
         Appended::Stale => {

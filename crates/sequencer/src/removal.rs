@@ -63,17 +63,19 @@ pub(super) async fn forget_if_empty(
     stores: &[Arc<Store>],
     name: &str,
 ) -> Result<bool, Error> {
+    let Some(first) = bus.registry().backends.get(name).cloned() else { return Ok(true) };
     for store in stores {
         let stamp = bus.stamp();
         let registry = bus.registry();
         let Some(backend) = registry.backends.get(name) else { return Ok(true) };
+        // If it was defined again in the meantime, events may have been queued in the shards that were read before.
+        let is_same = backend.draining && backend.drained_in == first.drained_in;
         // `Send` makes the script only report what is queued.
-        if !backend.draining || store.clear(&stamp, name, Queued::Send, "0", 0).await?.left != Some(0) {
+        if !is_same || store.clear(&stamp, name, Queued::Send, "0", 0).await?.left != Some(0) {
             return Ok(false);
         }
     }
-    bus.forget_backend(name).await?;
-    Ok(true)
+    bus.forget_backend(name, first.drained_in).await
 }
 
 /// Makes as much progress as possible while the request waits. Returns whether the backend was removed.

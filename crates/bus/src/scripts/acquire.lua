@@ -6,9 +6,9 @@
 -- ARGV[2]: integer, maximum number of due jobs to make instant
 -- ARGV[3]: integer, number of slow deliveries that may begin; jobs that wait for such a place are taken first
 -- ARGV[4...]: strings, idle workers
--- Returns {now, due of the earliest scheduled job or empty, instant jobs left, jobs that wait for a slow delivery, the
--- registry's stamp or empty, one {worker, job, token, generation, lane, batch, health, kicks, {items of the batch}, {gaps of
--- the lane}} for each job}.
+-- Returns {now, due of the earliest scheduled job or empty, instant jobs left (at least 1 if some workers were not
+-- asked), jobs that wait for a slow delivery, the registry's stamp or empty, one {worker, job, token, generation, lane, batch,
+-- health, kicks, {items of the batch}, {gaps of the lane}} for each job}.
 -- Caller: Store::acquire
 
 -- Makes due scheduled jobs instant.
@@ -91,13 +91,27 @@ local function take(lanes, worker, now, places)
   end
 end
 
+-- Events of batches, without the first of each, after which no further job is taken in a call: reading them takes time.
+local MAX_EVENTS = 2000
+
 local function main(lanes)
   local now = lanes.now(ARGV[1])
   promote_due(lanes, now, tonumber(ARGV[2]))
   local reply, places = { lanes.text(now), '', 0, 0, '' }, { free = tonumber(ARGV[3]) }
-  for at = 4, #ARGV do reply[#reply + 1] = take(lanes, ARGV[at], now, places) end
+  local at, events = 4, 0
+  while ARGV[at] and events < MAX_EVENTS do
+    local entry = take(lanes, ARGV[at], now, places)
+    if entry then
+      reply[#reply + 1] = entry
+      -- The first three values of a batch are no events.
+      events = events + #entry[9] - 4
+    end
+    at = at + 1
+  end
   reply[2] = redis.call('ZRANGE', KEYS[5], 0, 0, 'WITHSCORES')[2] or ''
   reply[3], reply[4] = redis.call('LLEN', KEYS[6]), redis.call('LLEN', lanes.slow_key)
+  -- The other workers may hold jobs whose reply was lost.
+  if ARGV[at] then reply[3] = math.max(reply[3], 1) end
   reply[5] = redis.call('HGET', KEYS[10], 'stamp') or ''
   return reply
 end

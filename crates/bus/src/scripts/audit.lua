@@ -1,9 +1,11 @@
 -- Checks the invariants of one subscriber's lanes. Changes nothing.
 -- KEYS[1-9]: the keys of the lanes, see lanes.lua
 -- ARGV[1]: string, the token
--- ARGV[2]: integer, maximum number of batches whose events are counted
+-- ARGV[2]: integer, maximum number of batches whose events are counted, and of events whose segments of the log are counted
+-- ARGV[3...]: integers, segments of the log that the subscriber seems to need
 -- Returns an array of findings, each a predicate, a lane or gauge, and what is wrong: B1, a lane with a batch has
--- exactly one job, and one without has none; B2, gauges equal the sums over the batches.
+-- exactly one job, and one without has none; B2, gauges equal the sums over the batches; B3, a segment of the log counts the
+-- events of the batches that need it.
 -- Caller: Store::audit
 
 -- The number of workers that hold each job.
@@ -25,8 +27,20 @@ local function places_of(lanes, token, job, held)
   return redis.call('ZSCORE', KEYS[5], job) and places + 1 or places
 end
 
+-- Counts the events of a batch, and in `needed` how many of them need each segment of the log, unless that is nil.
+local function count_events(lanes, bid, needed)
+  local key = lanes.batch_key(bid)
+  if not needed then return redis.call('LLEN', key) - 3 end
+  local items = redis.call('LRANGE', key, 3, -1)
+  for i = 1, #items do
+    local _, segment = lanes.item(items[i])
+    needed[segment] = (needed[segment] or 0) + 1
+  end
+  return #items
+end
+
 -- Checks the job of a lane. Returns the lane's batches, and their events if they are `counted`.
-local function check_lane(lanes, token, generation, number, held, counted, found)
+local function check_lane(lanes, token, generation, number, held, counted, needed, found)
   local name, events = generation.name .. '.' .. number, 0
   local ready = redis.call('LLEN', lanes.ready_key(token, name))
   local current = redis.call('HGET', lanes.current_key(token), name)
@@ -38,9 +52,9 @@ local function check_lane(lanes, token, generation, number, held, counted, found
   end
   if counted then
     for _, bid in ipairs(redis.call('LRANGE', lanes.ready_key(token, name), 0, -1)) do
-      events = events + redis.call('LLEN', lanes.batch_key(bid)) - 3
+      events = events + count_events(lanes, bid, needed)
     end
-    if current then events = events + redis.call('LLEN', lanes.batch_key(current)) - 3 end
+    if current then events = events + count_events(lanes, current, needed) end
   end
   return batches, events
 end
@@ -53,6 +67,18 @@ local function compare(lanes, key, token, what, sum, found)
   end
 end
 
+-- Compares what segments of the log count for the subscriber with `needed`.
+local function compare_segments(lanes, token, needed, found)
+  for at = 3, #ARGV do needed[ARGV[at]] = needed[ARGV[at]] or 0 end
+  for segment, count in pairs(needed) do
+    local counted = tonumber(redis.call('HGET', lanes.base .. 'log:' .. segment .. ':held', token) or 0)
+    if counted ~= count then
+      found('B3', segment, 'segment ' .. segment .. ' of the log counts ' .. lanes.text(counted)
+        .. ' waiting events, there are ' .. lanes.text(count))
+    end
+  end
+end
+
 local function main(lanes)
   local token, most = ARGV[1], tonumber(ARGV[2])
   local findings = {}
@@ -61,10 +87,11 @@ local function main(lanes)
   if redis.call('HEXISTS', lanes.base .. 'purge', token) == 1 then return findings end
   local held, batches, events = held_jobs(lanes), 0, 0
   local counted = tonumber(redis.call('HGET', KEYS[3], token) or 0) <= most
+  local needed = counted and tonumber(redis.call('HGET', KEYS[2], token) or 0) <= most and {} or nil
   for _, generation in ipairs(lanes.generations(token)) do
     local here = 0
     for number = 0, generation.lanes - 1 do
-      local lane_batches, lane_events = check_lane(lanes, token, generation, number, held, counted, found)
+      local lane_batches, lane_events = check_lane(lanes, token, generation, number, held, counted, needed, found)
       here, events = here + lane_batches, events + lane_events
     end
     if here ~= generation.batches then
@@ -75,5 +102,6 @@ local function main(lanes)
   end
   compare(lanes, KEYS[3], token, 'batches', batches, found)
   if counted then compare(lanes, KEYS[2], token, 'events', events, found) end
+  if needed then compare_segments(lanes, token, needed, found) end
   return findings
 end

@@ -1,15 +1,29 @@
--- Drops the oldest batch of a subscriber that is not in flight, and records the gap. Its first write frees memory, so
--- it works at the memory limit.
+-- Drops the oldest batch of a subscriber that is not in flight, and records the gap. The reason to drop is checked in the same
+-- step, because the subscriber may have caught up in the meantime. Its first write frees memory, so it works at the memory
+-- limit.
 -- KEYS[1-9]: the keys of the lanes, see lanes.lua
 -- ARGV[1]: string, token of the subscriber
 -- ARGV[2]: string, reason, for the gap
+-- ARGV[3]: integer, number of waiting events that the subscriber keeps; empty if it keeps none
+-- ARGV[4]: integer, segment of the log that is to be freed; empty for any. Only a batch that may need it is dropped.
 -- Returns how many events were dropped; 0 when nothing can be dropped.
 -- Caller: Store::drop_oldest
+
+-- Ten seconds in ms, which is the span of one segment of the log.
+local SEGMENT_MS = 10000
+local EPOCH = 1704067200000
+
+-- Whether the subscriber has too many events, or needs the segment.
+local function has_reason(lanes, token)
+  if ARGV[3] ~= '' and tonumber(redis.call('HGET', KEYS[2], token) or 0) <= tonumber(ARGV[3]) then return false end
+  return ARGV[4] == '' or redis.call('HEXISTS', lanes.base .. 'log:' .. ARGV[4] .. ':held', token) == 1
+end
 
 local function main(lanes)
   local call = redis.call
   local token = ARGV[1]
   lanes.expect_own()
+  if not has_reason(lanes, token) then return 0 end
   local in_flight = {}
   for _, worker in ipairs(call('SMEMBERS', KEYS[7])) do
     local job = call('LINDEX', lanes.pending_key(worker), 0)
@@ -36,6 +50,8 @@ local function main(lanes)
     end
   end
   if not oldest then return 0 end
+  -- What was published after the segment ended is not in it: the batch that needs it is in flight.
+  if ARGV[4] ~= '' and oldest.created >= EPOCH + (tonumber(ARGV[4]) + 1) * SEGMENT_MS then return 0 end
   local items = call('LRANGE', lanes.batch_key(oldest.bid), 3, -1)
 
   call('ZREM', KEYS[1], oldest.bid)

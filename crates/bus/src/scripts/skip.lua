@@ -21,6 +21,7 @@
 local function find(lanes, token, name, cursor, left)
   local ready = lanes.ready_key(token, name)
   local count = math.min(redis.call('LLEN', ready), tonumber(ARGV[5]))
+  if cursor.bid and cursor.at > count then return nil, 'moved' end
   -- The last one is the current batch.
   while cursor.at <= count do
     local bid = redis.call('LINDEX', ready, cursor.at)

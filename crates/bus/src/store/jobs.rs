@@ -29,6 +29,8 @@ static AUDIT: Script<FabricRole> = Script::composed("audit", &[include_str!("../
 const MAX_BEATS: usize = 500;
 /// Maximum acknowledgements in one call. It limits how long a call blocks Redis.
 pub(super) const MAX_ACKS: usize = 32;
+/// Maximum number of their events in one call, unless a single batch has more.
+const MAX_ACKED_EVENTS: usize = 2_000;
 
 /// Batches of a lane in which an event is searched, from the next one to be delivered.
 const SKIP_BATCHES: usize = 200;
@@ -127,9 +129,36 @@ pub(crate) enum Nacked {
     PacingBegins,
 }
 
+/// Divides acknowledgements into calls by the number of their events, each of which is read.
+fn parts(acks: Vec<Ack>) -> Vec<Vec<Ack>> {
+    let (mut parts, mut events) = (Vec::<Vec<Ack>>::new(), 0);
+    for ack in acks {
+        match parts.last_mut() {
+            Some(part) if events + ack.events <= MAX_ACKED_EVENTS => {
+                events += ack.events;
+                part.push(ack);
+            }
+            _ => {
+                events = ack.events;
+                parts.push(vec![ack]);
+            }
+        }
+    }
+    parts
+}
+
+/// Acknowledges batches together.
+async fn ack_all(store: Arc<Store>, acks: Vec<Ack>) -> Vec<SharedResult<bool>> {
+    let mut results = Vec::with_capacity(acks.len());
+    for part in parts(acks) {
+        results.extend(ack_part(&store, part).await);
+    }
+    results
+}
+
 /// Acknowledges batches in one call. If that fails because of the data of one of them, the others are acknowledged
 /// alone.
-async fn ack_all(store: Arc<Store>, acks: Vec<Ack>) -> Vec<SharedResult<bool>> {
+async fn ack_part(store: &Store, acks: Vec<Ack>) -> Vec<SharedResult<bool>> {
     match store.ack(&acks).await {
         Ok(held) => held.into_iter().map(Ok).collect(),
         Err(error) if error.kind() == Kind::Broken && acks.len() > 1 => {
@@ -263,13 +292,15 @@ impl Store {
         Ok(busy.into_iter().zip(beats.into_iter().map(Option::unwrap_or_default)).collect())
     }
 
-    /// The suspected violations in a subscriber's lanes: predicate, lane or gauge, description.
+    /// The suspected violations in a subscriber's lanes: predicate, lane or gauge, description. `segments` are those of the log
+    /// that seem to be kept for it.
     pub(crate) async fn audit(
         &self,
         token: &str,
-        most_batches: u64,
+        most: u64,
+        segments: &[u64],
     ) -> Result<Vec<(String, String, String)>, Error> {
-        self.lanes_call(&AUDIT).arg(token).arg(most_batches).run(self.redis()).await
+        self.lanes_call(&AUDIT).arg(token).arg(most).arg(segments).run(self.redis()).await
     }
 
     /// Writes the heartbeats of busy workers.
@@ -284,7 +315,17 @@ impl Store {
 
     /// Drops the subscriber's oldest batch; how many events it had.
     pub(crate) async fn drop_oldest(&self, token: &str, reason: &str) -> Result<u64, Error> {
-        self.lanes_call(&DROP).arg(token).arg(reason).run(self.redis()).await
+        self.lanes_call(&DROP).arg(token).arg(reason).arg("").arg("").run(self.redis()).await
+    }
+
+    /// The same, if more than `most` events wait for the subscriber.
+    pub(crate) async fn drop_above(&self, token: &str, reason: &str, most: u64) -> Result<u64, Error> {
+        self.lanes_call(&DROP).arg(token).arg(reason).arg(most).arg("").run(self.redis()).await
+    }
+
+    /// The same, if the subscriber needs this segment of the log and the batch may be why.
+    pub(crate) async fn drop_from(&self, token: &str, reason: &str, segment: u64) -> Result<u64, Error> {
+        self.lanes_call(&DROP).arg(token).arg(reason).arg("").arg(segment).run(self.redis()).await
     }
 
     /// Ends the pauses of the subscriber's lanes. Batches that fill wait `timeout_ms` at most.

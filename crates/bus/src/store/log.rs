@@ -10,6 +10,7 @@ use crate::{Event, EventId, event::lane_hash, verdict::FULL_HEALTH};
 
 static APPEND: Script<FabricRole> =
     Script::composed("append", &[include_str!("../scripts/append.lua"), LANES]);
+static REPLAY: Script<FabricRole> = Script::new("replay", include_str!("../scripts/replay.lua"));
 static TRIM: Script<FabricRole> = Script::new("trim", include_str!("../scripts/trim.lua"));
 
 /// Ids in one segment: ten seconds of them. The scripts know the same number.
@@ -141,9 +142,18 @@ impl Store {
         Ok((!by_queue).then_some(subscribers))
     }
 
-    /// Whether a subscriber needs a segment of the log.
-    pub(crate) async fn is_held(&self, segment: u64, token: &str) -> Result<bool, Error> {
-        self.redis().command("HEXISTS").key(&self.bus().log_held(segment)).arg(token).query().await
+    /// The segments of the log that each subscriber needs, at most `most` for each.
+    pub(crate) async fn needed(&self, most: usize) -> Result<BTreeMap<String, Vec<u64>>, Error> {
+        let mut needed = BTreeMap::<String, Vec<u64>>::new();
+        for segment in self.segments().await?.into_keys() {
+            for token in self.holders(segment).await?.into_iter().flatten() {
+                let segments = needed.entry(token).or_default();
+                if segments.len() < most {
+                    segments.push(segment);
+                }
+            }
+        }
+        Ok(needed)
     }
 
     /// The bytes that are stored for each environment.
@@ -310,13 +320,18 @@ impl Store {
         Ok(first.into_iter().next().map(|(token, due)| (token, due as u64)))
     }
 
-    /// Sets when the next step of a replay comes; nothing removes it.
-    pub(crate) async fn schedule_replay(&self, token: &str, due_ms: Option<u64>) -> Result<(), Error> {
-        let key = self.bus().replays();
-        match due_ms {
-            Some(due) => self.redis().command("ZADD").key(&key).arg((due, token)).run().await,
-            None => self.redis().command("ZREM").key(&key).arg(token).run().await,
-        }
+    /// Sets when the next step of a replay comes, or removes it (`None`), if its position is still `cursor` (`None` if there is
+    /// no replay).
+    pub(crate) async fn schedule_replay(
+        &self,
+        token: &str,
+        cursor: Option<&str>,
+        due_ms: Option<u64>,
+    ) -> Result<bool, Error> {
+        let bus = self.bus();
+        let call = REPLAY.call().key(&bus.replay(token)).key(&bus.replays());
+        let due = due_ms.map(|due| due.to_string()).unwrap_or_default();
+        Ok(call.arg(token).arg(cursor.unwrap_or_default()).arg(due).run::<i64>(self.redis()).await? == 1)
     }
 
     /// The position of a replay.

@@ -7,7 +7,7 @@ use signalbox_testkit::Server;
 const EVENTS: usize = 8_400;
 
 async fn expect_consistent(hands: &Hands, token: &str, when: &str) {
-    assert_eq!(hands.store.audit(token, 10_000).await.unwrap(), [], "{when}");
+    assert_eq!(hands.store.audit(token, 10_000, &[]).await.unwrap(), [], "{when}");
 }
 
 #[tokio::test]
@@ -71,4 +71,18 @@ async fn one_call_gives_jobs_to_ten_thousand_workers() {
     for token in ["s0:0", "s99:99"] {
         expect_consistent(&hands, token, "after all jobs were taken").await;
     }
+}
+
+#[tokio::test]
+async fn one_call_that_takes_jobs_reads_a_few_thousand_events() {
+    let server = Server::in_memory().await;
+    let targets = ["a", "b", "c", "d", "e"].map(|token| subscriber(token, 1, 1_000, 0)).to_vec();
+    let mut hands = Hands::new(&server, targets).await;
+    for _ in 0..5 {
+        hands.publish_urls(&["x"; 200]).await;
+    }
+    let workers = ["1", "2", "3", "4", "5"];
+    let turn = hands.turn(&workers).await;
+    assert_eq!((turn.taken.len(), turn.left), (3, 2));
+    assert_eq!(hands.turn(&workers[3..]).await.taken.len(), 2);
 }

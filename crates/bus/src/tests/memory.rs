@@ -155,6 +155,79 @@ async fn every_end_of_a_batch_releases_its_part_of_the_log() {
 }
 
 #[tokio::test]
+async fn a_subscriber_that_has_caught_up_loses_nothing_to_a_limit_that_it_exceeded_before() {
+    let server = Server::in_memory().await;
+    let mut hands = Hands::new(&server, vec![subscriber("s", 1, 1, 0)]).await;
+    hands.publish_urls(&["a"; 5]).await;
+    assert_eq!(hands.store.drop_above("s", "limit", 4).await.unwrap(), 1);
+    assert_eq!(hands.store.drop_above("s", "limit", 4).await.unwrap(), 0);
+    assert_eq!(hands.store.waiting("s").await.unwrap(), 4);
+}
+
+#[tokio::test]
+async fn a_batch_in_flight_that_keeps_a_part_of_the_log_costs_no_later_events() {
+    let server = Server::in_memory().await;
+    let mut hands = Hands::new(&server, vec![subscriber("s", 1, 1, 0)]).await;
+    let segment = hands.publish_urls(&["a"]).await[0] / SEGMENT_IDS;
+    let taken = hands.take("w").await;
+    hands.time.advance(60_000);
+    hands.publish_urls(&["a", "a"]).await;
+    assert_eq!(hands.store.drop_from("s", "autodropped", segment).await.unwrap(), 0);
+    assert!(hands.nack(&taken, 60_000, false).await);
+    assert_eq!(hands.store.drop_from("s", "autodropped", segment).await.unwrap(), 1);
+    assert_eq!(hands.store.drop_from("s", "autodropped", segment).await.unwrap(), 0, "nothing needs it now");
+    assert_eq!(hands.store.waiting("s").await.unwrap(), 2);
+}
+
+#[tokio::test]
+async fn damaged_data_of_one_subscriber_does_not_stop_the_maintenance_of_the_others() {
+    let server = Server::in_memory().await;
+    let options = Options { log_seconds: 1, dead_after_ms: 0, ..Options::default() };
+    let world = world(&server, options).await;
+    world.bus.handle.subscribe("s", wanted(&["orders"])).await.unwrap();
+    world.accepted("a", "noise", 10, 10).await;
+    world.accepted("a", "orders", 1, 10).await;
+    world.time.advance(60_000);
+    assert_eq!(world.store().acquire(&["dead".to_owned()], 10, 10).await.unwrap().taken.len(), 1);
+    for key in ["bus:generations:broken", "bus:subscriber:broken"] {
+        world.redis.command("SET").arg((key, "of another type")).run().await.unwrap();
+    }
+    for token in ["broken", "other"] {
+        world.redis.command("HSET").arg(("bus:purge", token, 1)).run().await.unwrap();
+    }
+    let (mut watch, mut keeping) = Default::default();
+    for _ in 0..2 {
+        housekeeping::round(&world.bus.handle.core, world.store(), &mut watch, &mut keeping).await;
+    }
+    assert_eq!(world.store().purges().await.unwrap(), ["broken"]);
+    assert_eq!(world.store().heartbeats().await.unwrap(), [], "the worker is dead");
+    world.bus.stop().await;
+}
+
+#[tokio::test]
+async fn an_event_whose_lane_became_shorter_during_the_search_is_searched_again() {
+    let server = Server::in_memory().await;
+    let mut hands = Hands::new(&server, vec![subscriber("s", 1, 1_000, 0)]).await;
+    let mut last = 0;
+    for _ in 0..25 {
+        last = *hands.publish_urls(&["a"; 200]).await.last().unwrap();
+    }
+    let skip = async |hands: &Hands, cursor: &[String; 4]| {
+        hands.store.skip("s", EventId(last), lane_hash("a"), (100, 1 << 20), cursor).await.unwrap()
+    };
+    let mut cursor = Default::default();
+    for _ in 0..2 {
+        let Skipped::More(next) = skip(&hands, &cursor).await else { panic!("5,000 events are three parts") };
+        cursor = next;
+    }
+    for _ in 0..3 {
+        let taken = hands.take("w").await;
+        assert!(hands.ack(&taken).await);
+    }
+    assert_eq!(skip(&hands, &cursor).await, Skipped::Moved);
+}
+
+#[tokio::test]
 async fn a_full_log_forgets_what_only_paused_subscribers_need_and_keeps_what_others_wait_for() {
     let server = Server::in_memory().await;
     let world = world(&server, Options { log_bytes: 200_000, ..Options::default() }).await;
@@ -295,6 +368,13 @@ async fn a_step_of_a_replaced_replay_does_not_end_the_new_one() {
     let appended = world.store().append(late, &view.stamp, &target, 1 << 20, &seed, &[]).await.unwrap();
     assert_eq!(appended, Appended::Moved);
     assert!(world.store().replay("s").await.unwrap().is_some());
+    for known in [None, Some(&*old)] {
+        assert!(
+            !world.store().schedule_replay("s", known, None).await.unwrap(),
+            "it is another replay's time"
+        );
+    }
+    assert!(world.store().next_replay().await.unwrap().is_some());
     world.bus.stop().await;
 }
 

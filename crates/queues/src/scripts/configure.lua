@@ -27,6 +27,8 @@ local function check(queue)
   local revision = tonumber(found[1] or 0)
   if revision > tonumber(ARGV[2]) then return 2 end
   if ARGV[9] ~= '' and found[2] ~= ARGV[9] and found[2] ~= ARGV[2] then return 1 end
+  -- Facets may have been changed by parts of a revision in between.
+  if ARGV[9] ~= '' and found[1] ~= ARGV[9] and found[1] ~= ARGV[2] then return 1 end
   if revision < tonumber(ARGV[2]) and redis.call('HGET', KEYS[4], 'stamp') ~= ARGV[1] then return 1 end
   return 0, revision == 0
 end

@@ -64,14 +64,17 @@ impl Store {
         known: &[&Definition],
     ) -> Result<Configured, Error> {
         let keys = self.keys(queue);
-        let settled: Option<u64> =
-            self.redis().command("HGET").key(&keys.settings()).arg("settled").query().await?;
+        let (revision, settled): (Option<u64>, Option<u64>) =
+            self.redis().command("HMGET").key(&keys.settings()).arg(("revision", "settled")).query().await?;
         if settled == Some(definition.revision) {
             return Ok(Configured::Done);
         }
         let part = |base: Option<u64>| Part { queue, stamp, definition, base, is_last: false };
         let is_base = |base: &&&Definition| {
-            Some(base.revision) == settled && base.in_flight_limit == definition.in_flight_limit
+            // Parts of another revision may be in effect, if a pacemaker that configured it was interrupted.
+            Some(base.revision) == settled
+                && revision == settled
+                && base.in_flight_limit == definition.in_flight_limit
         };
         if let Some(base) = known.iter().find(is_base) {
             let names = definition.differences(base);

@@ -340,6 +340,23 @@ async fn a_shard_without_the_definition_reports_it() {
     assert_eq!(hands.field("queue:q|settings", "in_flight_limit").await, Some(0));
 }
 
+/// A pacemaker was killed between two parts of a change that the next change takes back.
+#[tokio::test]
+async fn a_change_after_one_that_was_interrupted_leaves_no_facet_with_its_settings() {
+    let server = Server::in_memory().await;
+    let hands = Hands::new(&server).await;
+    hands.push(&[("1", "a")]).await;
+    hands.put(Q, weights(&[("1", 3)])).await;
+    let interrupted = hands.revision(Q) + 1;
+    hands.redis.command("HSET").arg(("queue:q|settings", "revision", interrupted)).run().await.unwrap();
+    hands.redis.command("HSET").arg(("queue:q|facet:1", "weight", "0")).run().await.unwrap();
+    hands.redis.command("DEL").arg("queue:q|ring").run().await.unwrap();
+    hands.put("other", wanted("nothing")).await;
+    hands.put(Q, weights(&[("1", 3), ("2", 5)])).await;
+    assert_eq!(hands.field("queue:q|facet:1", "weight").await, Some(3));
+    assert_eq!(hands.labels(9).await, ["a"]);
+}
+
 /// A pacemaker was paused between reading that the queue is deleted and removing its messages.
 #[tokio::test]
 async fn a_late_removal_does_not_touch_a_queue_that_was_created_again() {

@@ -224,6 +224,22 @@ async fn a_backend_defined_again_during_its_removal_keeps_the_remaining_events()
 /// Every shard has a part of a backend's objects and dead letters. The backend is removed when the last shard
 /// has none.
 #[tokio::test]
+async fn a_backend_that_was_defined_and_removed_again_is_not_forgotten_because_it_was_empty_before() {
+    let world = world().await;
+    world.bus.handle.drain_backend("search", Queued::Send).await.unwrap();
+    let seen = world.bus.handle.registry().backends["search"].drained_in;
+    world.backend("search", "work:", OnFailure::Skip).await;
+    let ids = world.publish("work:1", 2).await;
+    world.bus.handle.drain_backend("search", Queued::Send).await.unwrap();
+    assert!(!world.bus.handle.forget_backend("search", seen).await.unwrap());
+    let sent: Vec<u64> = send_all(&world).await.into_iter().map(|(_, id, _)| id).collect();
+    assert_eq!(sent, ids);
+    let empty = removal::forget_if_empty(&world.bus.handle, &world.stores, "search").await.unwrap();
+    assert!(empty);
+    assert!(!world.bus.handle.registry().backends.contains_key("search"));
+}
+
+#[tokio::test]
 async fn in_four_shards_a_removal_clears_each_and_a_redrive_reaches_each() {
     let world = World::start_on(Server::cluster().await, 4).await;
     world.backend("search", "work:", OnFailure::Skip).await;

@@ -158,10 +158,12 @@ pub(super) struct Received {
 
 type Answer = Box<dyn Fn(&Call) -> (Duration, Outcome) + Send + Sync>;
 
-/// A backend that records every attempt and answers as configured.
+/// A backend that records every attempt and answers as configured. As documented, it rejects deliveries with a lower epoch than
+/// an earlier one of the object: their worker has lost its lease, and they may come at any time.
 #[derive(Clone)]
 pub(super) struct Receiver {
     log: Arc<Mutex<Vec<Received>>>,
+    epochs: Arc<Mutex<BTreeMap<String, u64>>>,
     answer: Arc<Mutex<Answer>>,
 }
 
@@ -169,6 +171,7 @@ impl Receiver {
     pub(super) fn new() -> Self {
         Self {
             log: Arc::default(),
+            epochs: Arc::default(),
             answer: Arc::new(Mutex::new(Box::new(|_| (Duration::ZERO, Outcome::Delivered)))),
         }
     }
@@ -199,6 +202,12 @@ impl Sink for Receiver {
         if !delay.is_zero() {
             tokio::time::sleep(delay).await;
         }
+        let mut epochs = self.epochs.lock();
+        let highest = epochs.entry(call.object.clone()).or_default();
+        if call.epoch < *highest {
+            return failed();
+        }
+        *highest = call.epoch;
         self.log.lock().push(Received {
             object: call.object.clone(),
             id: call.event.id.0,
