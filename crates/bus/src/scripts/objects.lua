@@ -117,7 +117,7 @@ end
 function objects.make_ready(object, backend) make_all_ready({ object }, backend) end
 
 -- Wakes workers that sleep beyond `due`, unless an earlier wake-up of this call does.
-function objects.tell(due)
+function objects.notify(due)
   if wake ~= 'now' and (not wake or due < tonumber(wake)) then wake = text(due) end
 end
 
@@ -125,7 +125,7 @@ end
 function objects.await(set, object, due)
   local key = base .. set
   redis.call('ZADD', key, text(due), object)
-  if redis.call('ZRANK', key, object) == 0 then objects.tell(due) end
+  if redis.call('ZRANK', key, object) == 0 then objects.notify(due) end
 end
 
 -- Wakes sleeping workers, once per call. It is called last.
