@@ -148,7 +148,7 @@ local function environment_of(entry)
   return (string.gsub(string.sub(entry, from + 1, at - 1), '\\(.)', '%1'))
 end
 
--- Changes the number of bytes that are stored for environments, if they are limited (see publish_quota.lua): `sign` is
+-- Changes the number of bytes that are stored for environments (see publish_quota.lua): `sign` is
 -- 1 for entries that are stored and -1 for those that are removed.
 function objects.charge(entries, sign)
   local key = string.sub(base, 1, -1 - #'object:') .. 'bus:environments'
