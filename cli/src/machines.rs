@@ -46,7 +46,7 @@ pub(crate) enum Local {
     },
     /// Run the scenarios next to definition files: NAME.test.yaml for NAME.yaml; exit code 65 if any fails
     Test(Files),
-    /// Convert a definition of Routemaster, and explain what was changed
+    /// Convert a definition of Thread's Routemaster, and explain what was changed
     Import {
         /// File to convert
         file: PathBuf,

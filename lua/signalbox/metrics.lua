@@ -77,6 +77,7 @@ end
 function _M.serve()
     local method = ngx.req.get_method()
     if method ~= "GET" and method ~= "HEAD" then
+        ngx.header["Allow"] = "GET, HEAD"
         return answer.problem(405, "method_not_allowed", "This endpoint does not support the method.")
     end
     local answers = { capture_multi(SOURCES) }

@@ -61,5 +61,6 @@ return function(it)
     it("rejects other methods", function()
         local response = page("POST")
         equal({ response.status, response.headers["x-signalbox-error"] }, { 405, "method_not_allowed" })
+        equal(response.headers.allow, "GET, HEAD")
     end)
 end

@@ -213,7 +213,14 @@ fn every_alert_and_every_finding_has_a_runbook() {
         assert!(alerts.contains(&link), "docs/grafana/alerts.yaml: {name} needs {link}");
     }
     // Identifiers of findings are the literals in kebab case, apart from these names of other things.
-    let others = ["allkeys-lru", "request-counting", "routes-replica", "time-zones", "volatile-ttl"];
+    let others = [
+        "allkeys-lru",
+        "idempotency-keys",
+        "request-counting",
+        "routes-replica",
+        "time-zones",
+        "volatile-ttl",
+    ];
     let mut found = 0;
     for entry in fs::read_dir(root().join("crates/diagnosis/src")).unwrap() {
         let text = fs::read_to_string(entry.unwrap().path()).unwrap();

@@ -53,6 +53,17 @@ pub struct MessageId {
     pub id: u64,
 }
 
+/// The answer to messages: of one the id, of an array a result for each.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+#[serde(untagged)]
+pub enum PublishedMessages {
+    /// Of one message.
+    One(MessageId),
+    /// Of an array.
+    Many(Vec<Published>),
+}
+
 /// A topic.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]

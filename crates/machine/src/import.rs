@@ -1,9 +1,9 @@
-//! Converts definitions of Routemaster, whose format this one extends.
+//! Converts definitions of Thread's Routemaster, whose format this one extends.
 //!
 //! Most of a file loads as it is: end gates with `exit_condition: false`, gates without a trigger, regular expressions for
 //! webhooks. This module rewrites the rest, where the meaning can be kept, and reports the changes: plugins are removed, own
 //! placeholders are written out, and gates whose condition reads feeds or the clock are evaluated every five minutes, as
-//! Routemaster did.
+//! it did.
 
 use signalbox_condition::{Condition, KnownFeeds};
 

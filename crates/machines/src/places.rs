@@ -1,6 +1,6 @@
 //! Labels whose calls wait for a place among the outgoing calls of the process.
 //!
-//! An attempt is counted before its call. If the call has no place soon, the attempt is taken back: the label then waits as it
+//! An attempt is counted before its call. If the call has no place soon, the attempt is undone: the label then waits as it
 //! does for a limit, its action is not under way, and its next time is a minute or more away. In this process, only the names of
 //! the label wait in the queue of the budget. When the call has a place, the attempt is counted again, so an attempt's timeout
 //! begins when its call does. If this process dies, or the label's next time comes first, another process begins the attempt,
@@ -22,7 +22,7 @@ use crate::{
     runner::Runner,
 };
 
-/// How long a call waits for a place before its attempt is taken back: less than the time after which an attempt without an
+/// How long a call waits for a place before its attempt is undone: less than the time after which an attempt without an
 /// outcome is considered lost.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(2);
 
@@ -54,7 +54,7 @@ impl Waiting {
 
 impl Runner {
     /// The place for the call of an attempt that was counted; `Some(None)` if it makes no call. `None` if there was none in time:
-    /// the attempt is then taken back, and begins again later.
+    /// the attempt is then undone, and begins again later.
     pub(crate) async fn place(
         self: &Arc<Self>,
         (machine, label): (&str, &str),
@@ -72,7 +72,7 @@ impl Runner {
         }
         let to_name = destination(&to);
         let none = FeedAnswers::default();
-        let taken_back = self.labels.change((machine, label), &none, |before, _, _| {
+        let undone = self.labels.change((machine, label), &none, |before, _, _| {
             let same = before.filter(|before| {
                 before.incarnation == record.incarnation
                     && before.visit == record.visit
@@ -83,13 +83,13 @@ impl Runner {
             let no_place = Happened::NoPlace(&to_name, turn.placeless_ms);
             Ok(same.map_or(Edit::Leave, |before| Edit::evaluate(before, no_place)))
         });
-        match taken_back.await {
+        match undone.await {
             Ok(_) => {
                 self.give_back(machine, label, record, version).await;
                 self.wait_for_place(machine, label, to);
             }
             // The attempt is counted as lost at the label's next time.
-            Err(error) => tracing::debug!(%error, machine, "attempt without a place not taken back"),
+            Err(error) => tracing::debug!(%error, machine, "attempt without a place not undone"),
         }
         None
     }

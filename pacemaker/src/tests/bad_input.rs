@@ -216,6 +216,7 @@ async fn the_smaller_bodies_are_checked_too() {
         ("/instances/i/errors", json!({"message": ""}), "invalid_message"),
         ("/instances/i/errors", json!({"message": "a".repeat(1001)}), "invalid_message"),
         ("/instances/i/errors", json!({"message": "a", "fault_id": "a b"}), "invalid_label"),
+        ("/instances/i/errors", json!({"message": "a", "fault_id": 0}), "invalid_body"),
         ("/instances/none/errors", json!({"message": "a"}), "unknown_instance"),
         ("/tokens", json!({"name": "A", "scopes": ["read"]}), "invalid_token_name"),
         ("/tokens", json!({"name": "root", "scopes": ["read"]}), "invalid_token_name"),

@@ -239,6 +239,9 @@ async fn the_document_describes_every_route() {
         let operation = &document["paths"][path][method];
         assert!(operation["summary"].is_string(), "{method} {path}: {operation}");
     }
+    let published =
+        &document["paths"]["/messages"]["post"]["responses"]["200"]["content"]["application/json"];
+    assert_eq!(published["schema"]["$ref"], "#/components/schemas/PublishedMessages");
     let mut names = std::collections::BTreeSet::new();
     let paths =
         document["paths"].as_object().unwrap().values().flat_map(|path| path.as_object().unwrap().values());

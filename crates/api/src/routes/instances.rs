@@ -350,7 +350,7 @@ pub struct Fault {
     #[cfg_attr(feature = "schema", schema(example = "connection refused"))]
     pub message: String,
     /// The reporter's id of this fault. The same one twice in a row is counted once, so a report can be repeated.
-    #[serde(default, deserialize_with = "optional_text", skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fault_id: Option<String>,
 }
 

@@ -117,7 +117,7 @@ end
 function objects.make_ready(object, backend) make_all_ready({ object }, backend) end
 
 -- Wakes workers that sleep beyond `due`, unless an earlier wake-up of this call does.
-function objects.tell(due)
+function objects.notify(due)
   if wake ~= 'now' and (not wake or due < tonumber(wake)) then wake = text(due) end
 end
 
@@ -125,7 +125,7 @@ end
 function objects.await(set, object, due)
   local key = base .. set
   redis.call('ZADD', key, text(due), object)
-  if redis.call('ZRANK', key, object) == 0 then objects.tell(due) end
+  if redis.call('ZRANK', key, object) == 0 then objects.notify(due) end
 end
 
 -- Wakes sleeping workers, once per call. It is called last.
@@ -148,7 +148,7 @@ local function environment_of(entry)
   return (string.gsub(string.sub(entry, from + 1, at - 1), '\\(.)', '%1'))
 end
 
--- Changes the number of bytes that are stored for environments, if they are limited (see publish_quota.lua): `sign` is
+-- Changes the number of bytes that are stored for environments (see publish_quota.lua): `sign` is
 -- 1 for entries that are stored and -1 for those that are removed.
 function objects.charge(entries, sign)
   local key = string.sub(base, 1, -1 - #'object:') .. 'bus:environments'

@@ -85,7 +85,7 @@ local function due_of(event, now)
 end
 
 -- Adds an event to queues, each time to the facet of its environment. A full queue that rejects messages does not get an
--- event, and records a gap: whoever defined the queue must not decide about the events of all clients. Messages were checked
+-- event, and records a gap: a client that defines a queue must not decide about the events of others. Messages were checked
 -- before (fits_queues).
 local function put_in_queues(facets, queues, event, segment, now, quota)
   local env, due = environment_of(event), due_of(event, now)

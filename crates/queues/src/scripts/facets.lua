@@ -397,8 +397,8 @@ function facets.hold(queue, segment, delta)
   queue.segments[segment] = (queue.segments[segment] or 0) + delta
 end
 
--- Changes the number of bytes that the fabric stores for an environment, if they are limited (see publish_quota.lua of
--- the bus). With `segment`, the body is in that segment of the log.
+-- Changes the number of bytes that the fabric stores for an environment (see publish_quota.lua of the bus). With
+-- `segment`, the body is in that segment of the log.
 function facets.charge(queue, env, bytes, segment)
   local base = string.sub(queue.prefix, 1, -1 - #'queue:') .. 'bus:'
   local key = base .. 'environments'

@@ -119,7 +119,7 @@ local function next_due(objects, has_new, new_end)
   local first = redis.call('ZRANGE', objects.key('leases'), 0, 0, 'WITHSCORES')[2]
   if first then
     due = tonumber(first)
-    if has_new and due == new_end then objects.tell(due) end
+    if has_new and due == new_end then objects.notify(due) end
   end
   local again = redis.call('ZRANGE', objects.key('retry'), 0, 0, 'WITHSCORES')[2]
   if again and (due == 0 or tonumber(again) < due) then due = tonumber(again) end

@@ -4,7 +4,6 @@ use axum::{
     Json as Answer,
     extract::{DefaultBodyLimit, State},
     http::HeaderMap,
-    response::{IntoResponse, Response},
 };
 use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
@@ -21,7 +20,7 @@ use crate::http::{
     body::JsonBytes,
 };
 use signalbox_access::Caller;
-use signalbox_api::events::{MessageId, Published};
+use signalbox_api::events::{MessageId, Published, PublishedMessages};
 use signalbox_bus::{
     Delay, Handle, NewMessage, Refusal,
     intake::{self, Flaw, Limits},
@@ -135,7 +134,7 @@ fn check(text: &str, checks: Checks<'_>, key: Option<String>) -> Result<NewMessa
 /// deliver the message at that time or later; live streams show it immediately. With the header `Idempotency-Key` a repeat within ten minutes returns the first
 /// message's ID; in an array, each position has its own key.
 #[utoipa::path(post, path = "/messages", params(Idempotency), request_body = Object,
-    responses((status = 200, description = "Accepted. For an array: a result for each message", body = MessageId),
+    responses((status = 200, description = "Accepted. For an array: a result for each message", body = PublishedMessages),
     (status = "default", description = "400 invalid_message, too_many_events, invalid_idempotency_key | \
         403 environment_missing | 422 idempotency_conflict | 429 queue_limit_reached, environment_limit_reached, \
         idempotency_keys_used_up | \
@@ -145,7 +144,7 @@ async fn publish(
     State(app): State<App>,
     headers: HeaderMap,
     JsonBytes(body): JsonBytes,
-) -> Result<Response, Problem> {
+) -> Result<Answer<PublishedMessages>, Problem> {
     let key = idempotency_key(&headers)?;
     let text = intake::text(&body)?;
     // Only then is the time needed. The name may occur elsewhere, which costs a question and nothing else.
@@ -160,9 +159,9 @@ async fn publish(
         let result = results.into_iter().next().unwrap_or(Err(Refusal::Unavailable));
         app.bus.metrics.published(&result);
         let id = result.map_err(|refusal| problems::refused(refusal, &environment))?.0;
-        return Ok(Answer(MessageId { id }).into_response());
+        return Ok(Answer(PublishedMessages::One(MessageId { id })));
     }
-    Ok(Answer(publish_many(&app, checks, key, text).await?).into_response())
+    Ok(Answer(PublishedMessages::Many(publish_many(&app, checks, key, text).await?)))
 }
 
 async fn publish_many(
