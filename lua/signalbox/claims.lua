@@ -24,8 +24,8 @@ local NO_SUCH_PROCESS = 3
 local SUBTRACT_SECONDS, TAKE_SECONDS = 10, 1
 local MAX_SLOTS = 4096
 
--- Whether this worker has started to count, and whether it has a slot.
-local joined, has_slot = false, false
+-- Whether this worker has started to count, and the key of its slot.
+local joined, own_slot = false, nil
 
 local function is_alive(pid)
     return C.kill(pid, 0) == 0 or ffi.errno() ~= NO_SUCH_PROCESS
@@ -96,13 +96,16 @@ local function take_slot()
     for n = 1, MAX_SLOTS do
         local slot = "s|" .. n
         if (dict:get(slot) or 0) == 0 then
-            local free, err = dict:safe_add("take|" .. n, true, TAKE_SECONDS)
-            if free and (dict:get(slot) or 0) == 0 then
-                free, err = dict:safe_set(slot, own)
-                has_slot = free
+            local locked, err = dict:safe_add("take|" .. n, true, TAKE_SECONDS)
+            if locked then
+                if (dict:get(slot) or 0) == 0 then
+                    local ok
+                    ok, err = dict:safe_set(slot, own)
+                    own_slot = ok and slot
+                end
+                dict:delete("take|" .. n)
             end
-            dict:delete("take|" .. n)
-            if has_slot then
+            if own_slot then
                 return
             elseif err == "no memory" then
                 return err
@@ -128,7 +131,8 @@ function _M.sweep()
         n = n + 1
         pid = dict:get("s|" .. n)
     end
-    if joined and not has_slot then
+    if joined and not (own_slot and dict:get(own_slot) == ngx.worker.pid()) then
+        own_slot = nil
         take_slot()
     end
 end
