@@ -22,6 +22,10 @@ local NO_SUCH_PROCESS = 3
 
 -- How long a worker may take to subtract what another one has left, and to take a slot, seconds.
 local SUBTRACT_SECONDS, TAKE_SECONDS = 10, 1
+local MAX_SLOTS = 4096
+
+-- Whether this worker has started to count, and the key of its slot.
+local joined, own_slot = false, nil
 
 local function is_alive(pid)
     return C.kill(pid, 0) == 0 or ffi.errno() ~= NO_SUCH_PROCESS
@@ -86,41 +90,63 @@ local function subtract_all_of(pid)
     end
 end
 
+-- Takes a slot for this worker. When the memory is full, it has none until some is free.
+local function take_slot()
+    local own = ngx.worker.pid()
+    for n = 1, MAX_SLOTS do
+        local slot = "s|" .. n
+        if (dict:get(slot) or 0) == 0 then
+            local locked, err = dict:safe_add("take|" .. n, true, TAKE_SECONDS)
+            if locked then
+                if (dict:get(slot) or 0) == 0 then
+                    local ok
+                    ok, err = dict:safe_set(slot, own)
+                    own_slot = ok and slot
+                end
+                dict:delete("take|" .. n)
+            end
+            if own_slot then
+                return
+            elseif err == "no memory" then
+                return err
+            end
+        end
+    end
+end
+
 -- Finds workers that have ended, however they did. Called once per second.
 function _M.sweep()
     local n = 1
     local pid = dict:get("s|1")
     while pid do
+        local slot = "s|" .. n
         if pid ~= 0 and not is_alive(pid) and dict:safe_add("gone|" .. pid, true, SUBTRACT_SECONDS) then
-            subtract_all_of(pid)
-            dict:safe_set("s|" .. n, 0)
+            -- Another worker may have done it since, and a third may have the slot.
+            if dict:get(slot) == pid then
+                subtract_all_of(pid)
+                dict:safe_set(slot, 0)
+            end
             dict:delete("gone|" .. pid)
         end
         n = n + 1
         pid = dict:get("s|" .. n)
     end
+    if joined and not (own_slot and dict:get(own_slot) == ngx.worker.pid()) then
+        own_slot = nil
+        take_slot()
+    end
 end
 
--- Takes a slot for this worker. Its predecessor is missing already, so its requests are subtracted before this worker
--- accepts the first one.
+-- Called when this worker starts. Its predecessor is missing already, so the requests of that one are subtracted before this
+-- worker accepts the first one.
 function _M.join()
-    local own = ngx.worker.pid()
     _M.sweep()
     -- A process ID may be used again.
-    subtract_all_of(own)
-    for n = 1, 4096 do
-        local slot = "s|" .. n
-        if (dict:get(slot) or 0) == 0 and dict:safe_add("take|" .. n, true, TAKE_SECONDS) then
-            local taken = (dict:get(slot) or 0) ~= 0
-            local ok, err = taken or dict:safe_set(slot, own)
-            dict:delete("take|" .. n)
-            if not ok then
-                log(WARN, "connection limits will not survive the death of this worker: ", err)
-            end
-            if not taken then
-                return
-            end
-        end
+    subtract_all_of(ngx.worker.pid())
+    joined = true
+    local err = take_slot()
+    if err then
+        log(WARN, "the memory for limits is full (", err, "); requests of this worker are counted until it is not")
     end
 end
 

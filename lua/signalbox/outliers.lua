@@ -27,6 +27,7 @@
 -- Each worker keeps the set of ejected addresses in a separate table. It checks for a new generation when its clock
 -- has moved, which is once for all requests of one turn of its event loop.
 
+local bounded = require("signalbox.bounded")
 local clock = require("signalbox.clock")
 local defaults = require("signalbox.policy.failure")
 local record = require("signalbox.record")
@@ -53,8 +54,11 @@ local REMEMBER_RESTORED = 3600
 local ejected, count, restored = {}, 0, {}
 -- Maximum number of records of an instance whose requests are compared with its failures.
 local MAX_RECORDS = 16
+-- Minimum number of failing instances that a worker remembers.
+local MAX_ROWS = 1024
 -- Address → { failures, time of the last, served = { record → its requests when it was first seen } }, in this worker.
-local rows = {}
+-- Instances are replaced all the time, and a row refers to records, so old rows are dropped.
+local rows = bounded.new(MAX_ROWS)
 local seen_generation, checked_at, last_restored = 0, 0, 0
 
 local function restore(address, at)
@@ -95,7 +99,8 @@ local function take_over(generation)
         if till and till > time then
             count = count + (ejected[address] and 0 or 1)
             ejected[address] = till
-            restored[address], rows[address] = nil, nil
+            restored[address] = nil
+            rows:delete(address)
         end
     end
     seen_generation = generation
@@ -252,7 +257,7 @@ end
 -- The number of consecutive failures, including this one.
 local function in_a_row(route, address)
     local time = now()
-    local row = rows[address]
+    local row = rows:get(address)
     if row then
         local requests, records = requests_since(row)
         if time - row.last > WINDOW or requests > 2 * row.failures or records > MAX_RECORDS then
@@ -262,7 +267,7 @@ local function in_a_row(route, address)
     end
     if not row then
         row = { failures = 0, served = {} }
-        rows[address] = row
+        rows:set(address, row)
     end
     row.failures, row.last = row.failures + 1, time
     row.served[route] = row.served[route] or served(route)
@@ -295,8 +300,8 @@ end
 
 -- Records that an instance has answered.
 function _M.worked(address)
-    if rows[address] then
-        rows[address] = nil
+    if rows:get(address) then
+        rows:delete(address)
         dict:delete("f:" .. address)
     end
 end
@@ -307,7 +312,8 @@ function _M.describe(address)
     _M.any()
     local till, times = state_of(address)
     local till_ms = till and floor((time_of_day() + till - now()) * 1000)
-    return is_ejected(address) and till_ms or 0, times or 0, dict:get("f:" .. address) or rows[address] and rows[address].failures or 0
+    local row = rows:get(address)
+    return is_ejected(address) and till_ms or 0, times or 0, dict:get("f:" .. address) or row and row.failures or 0
 end
 
 function _M.ejections()

@@ -52,6 +52,44 @@ return function(it)
         equal({ dict:get("s|1"), dict:get("s|2"), dict:get("s|3") }, { ngx.worker.pid(), 1, nil })
     end)
 
+    it("leaves a slot to the worker that is about to take it", function()
+        dict:flush_all()
+        dict:set("s|1", 0)
+        dict:set("take|1", true)
+        local claims_of_another = dofile(package.searchpath("signalbox.claims", package.path))
+        claims_of_another.join()
+        equal({ dict:get("s|1"), dict:get("s|2"), dict:get("take|1") }, { 0, ngx.worker.pid(), true })
+        dict:flush_all()
+    end)
+
+    it("takes a slot as soon as the memory is no longer full", function()
+        for n = 1, 3 do
+            dict:set("s|" .. n, 1)
+        end
+        local fillers = 0
+        for _, size in ipairs({ 16000, 1000, 1 }) do
+            while dict:safe_set("filler|" .. fillers, ("x"):rep(size)) do
+                fillers = fillers + 1
+            end
+        end
+        local claims_of_another = dofile(package.searchpath("signalbox.claims", package.path))
+        claims_of_another.join()
+        equal(dict:get("s|4"), nil)
+        claims_of_another.sweep()
+        equal(dict:get("s|4"), nil)
+        for n = 0, fillers - 1 do
+            dict:delete("filler|" .. n)
+        end
+        claims_of_another.sweep()
+        equal(dict:get("s|4"), ngx.worker.pid())
+        claims_of_another.sweep()
+        equal(dict:get("s|5"), nil, "one slot is enough")
+        dict:set("s|4", 1)
+        claims_of_another.sweep()
+        equal(dict:get("s|5"), ngx.worker.pid(), "another one when it was lost")
+        dict:flush_all()
+    end)
+
     it("subtracts what an earlier process with the same ID has left", function()
         dict:set("s|1", 0)
         dict:set("p|" .. ngx.worker.pid() .. "|c|a|", 2)

@@ -126,6 +126,23 @@ return function(it)
         truthy(is_out(list[2]), "failures under two names are in a row")
     end)
 
+    it("forgets instances that were replaced, and their records", function()
+        local records = setmetatable({}, { __mode = "k" })
+        for _ = 1, 5000 do
+            local list = hosts(2)
+            local route = record.make("x", list, "1", nil)
+            records[route] = true
+            fail(route, list[1], 1)
+        end
+        collectgarbage()
+        collectgarbage()
+        local left = 0
+        for _ in pairs(records) do
+            left = left + 1
+        end
+        truthy(left <= 2048, left)
+    end)
+
     it("shares a failure with other workers only if another one follows in a row", function()
         local list = hosts(2)
         local route = record.make("x", list, "1", nil)

@@ -29,7 +29,7 @@ use super::command::type_in;
 
 /// Issuance is several seconds of cryptography on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(120);
-const DAY: u64 = 24 * 3600;
+pub(crate) const DAY: u64 = 24 * 3600;
 
 /// The section `[acme]` of the pacemaker.
 fn section(directory: &str, keys: &[(&str, toml::Value)]) -> toml::Table {
@@ -44,7 +44,7 @@ fn section(directory: &str, keys: &[(&str, toml::Value)]) -> toml::Table {
 }
 
 /// A system whose pacemaker orders from `server` by way of its relay.
-async fn start(
+pub(crate) async fn start(
     name: &str,
     server: &mut AcmeServer,
     valid_seconds: u64,
@@ -67,7 +67,7 @@ async fn state_of(system: &System, name: &str) -> Value {
     system.api("GET", &format!("/acme/names/{name}"), None).await.json()
 }
 
-async fn until_issued(system: &System, name: &str) -> Value {
+pub(crate) async fn until_issued(system: &System, name: &str) -> Value {
     eventually_within(PATIENCE, &format!("a certificate of {name}"), || async {
         let state = state_of(system, name).await;
         if state["state"] == "issued" { Ok(state) } else { Err(state.to_string()) }
@@ -75,7 +75,7 @@ async fn until_issued(system: &System, name: &str) -> Value {
     .await
 }
 
-fn tls(system: &System) -> SocketAddr {
+pub(crate) fn tls(system: &System) -> SocketAddr {
     SocketAddr::from(([127, 0, 0, 1], system.stack.ports().edge_tls))
 }
 
@@ -98,7 +98,7 @@ async fn fetched(system: &System, server: &AcmeServer, name: &str) -> Result<Str
 }
 
 /// The serial number of the certificate that is presented for `name`, and who issued it.
-async fn presented(system: &System, name: &str) -> (String, String) {
+pub(crate) async fn presented(system: &System, name: &str) -> (String, String) {
     let mut command = Command::new("sh");
     let script = "openssl s_client -connect \"$0\" -servername \"$1\" </dev/null 2>/dev/null | openssl x509 -noout -serial -issuer";
     command.args(["-c", script, &tls(system).to_string(), name]).stdin(Stdio::null());

@@ -3,6 +3,7 @@
 use std::{
     io,
     net::{Ipv4Addr, SocketAddr},
+    sync::{Arc, Mutex},
     time::{Duration, Instant},
 };
 
@@ -11,16 +12,21 @@ use serde_json::{Value, json};
 use signalbox_stack::{Builder, Reservation};
 use signalbox_testkit::{equal, eventually};
 use signalbox_tests::{
+    acme::AcmeServer,
     http::{Connection, Request},
     load,
+    receiver::{Answer, Receiver},
     system::System,
     upstream::{App, Mode},
 };
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::{TcpSocket, TcpStream},
+    process::Command,
     time::timeout,
 };
+
+use crate::acme;
 
 const HOST: &str = "app.test";
 
@@ -188,5 +194,34 @@ async fn the_retry_budget_bounds_the_load_on_hanging_instances() {
     // 100 saved, 20%, ten per second, and one for each request under way when the budget ended.
     let most = 500 + 100 + 100 + 10 * start.elapsed().as_secs() + 100;
     assert!(attempts <= most, "{attempts} attempts, at most {most}");
+    system.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_client_that_invents_server_names_delays_no_certificate_of_another() {
+    const CUSTOMER: &str = "shop.customer.test";
+    let mut server = AcmeServer::reserve().await;
+    let asked: Arc<Mutex<Vec<String>>> = Arc::default();
+    let names = Arc::clone(&asked);
+    let checker = Receiver::answering(move |call| {
+        let name = call.line.split("domain=").nth(1).and_then(|rest| rest.split(' ').next());
+        names.lock().unwrap().push(name.unwrap_or_default().to_owned());
+        Answer::status(if name == Some(CUSTOMER) { "200 OK" } else { "403 Forbidden" })
+    })
+    .await;
+    let keys = [("check_url", checker.url().into())];
+    let system = acme::start("neighbor-names", &mut server, 90 * acme::DAY, &keys).await;
+    let app = App::start("app").await;
+    system.register("one", &app, "*", "17").await;
+    let port = acme::tls(&system).port();
+    let invented = (0..300).map(|n| format!("https://a-{n}.invented.test:{port}/"));
+    let mut noisy = Command::new("curl");
+    noisy.args(["--silent", "--insecure", "--output", "/dev/null", "--interface", "127.0.0.9"]);
+    noisy.args(["--connect-to", &format!("::127.0.0.1:{port}")]).args(invented);
+    noisy.output().await.unwrap();
+    acme::presented(&system, CUSTOMER).await;
+    acme::until_issued(&system, CUSTOMER).await;
+    let asked = asked.lock().unwrap().clone();
+    assert!(asked.len() <= 51, "half of the hour's calls are for one client: {}", asked.len());
     system.stop().await;
 }

@@ -16,8 +16,9 @@
 //!
 //! **Invariants.** An instance is checked by one prober, once at a time, at an address that the configured networks
 //! allow. A verdict applies to the address that was checked. When more checks are due than may run concurrently, they
-//! are delayed, not multiplied, and those of the tokens and hosts with most checks first. The edge ensures that not too many instances of a host are excluded, because it knows
-//! which others are left.
+//! are delayed, not multiplied, and those of the tokens and hosts with most checks first. In the budget of outgoing calls, the
+//! checks of each token have an owner of their own. The edge ensures that not too many instances of a host are excluded,
+//! because it knows which others are left.
 //!
 //! **Failure.** Without the fabric no pacemaker holds the lease, and health stays as it is. Without the routes
 //! primary, verdicts are repeated with each further check. The script rejects a prober that has lost its lease without
@@ -48,8 +49,6 @@ use crate::metrics::Metrics;
 use signalbox_egress::Budget;
 use signalbox_lease::Lease;
 
-/// The owner of all checks in the budget of outgoing calls.
-const OWNER: &str = "health checks";
 /// How often the list is read though nothing seems to have changed.
 const REREAD: Duration = Duration::from_secs(60);
 
@@ -77,14 +76,15 @@ struct Finished {
 impl Prober {
     /// `interval` is how often the lease is renewed and the table is read.
     pub fn new(registry: Registry, lease: Lease, interval: Duration, metrics: Metrics) -> Self {
-        let (schedule, under_way) = (Schedule::default(), JoinSet::new());
         let budget = Budget::default();
+        let (schedule, under_way) = (Schedule::new(budget.limits().per_owner), JoinSet::new());
         Self { registry, lease, interval, metrics, budget, schedule, under_way, read: None }
     }
 
     /// Takes the place of each check from the budget of the process.
     #[must_use]
     pub fn with_budget(mut self, budget: Budget) -> Self {
+        self.schedule = Schedule::new(budget.limits().per_owner);
         self.budget = budget;
         self
     }
@@ -146,7 +146,8 @@ impl Prober {
                 let (registry, budget) = (self.registry.clone(), self.budget.clone());
                 self.under_way.spawn(async move {
                     let target = &check.target;
-                    let _place = budget.place(OWNER, &target.address).await;
+                    let owner = format!("health checks of {}", check.token);
+                    let _place = budget.place(&owner, &target.address).await;
                     // Again, because the list may be older than what a name of a Redis server resolves to.
                     let result = if registry.rules().may_check(&target.address) {
                         probe::check(target).await

@@ -17,7 +17,7 @@ use super::{
 };
 use signalbox_route_table::{Health, InstanceId};
 
-/// How many prompt and how many slow checks may be under way.
+/// How many prompt and how many slow checks may be under way, if there are as many outgoing calls.
 const PROMPT_PLACES: usize = 64;
 const SLOW_PLACES: usize = 192;
 /// A check that takes longer is slow.
@@ -34,6 +34,7 @@ pub(super) struct Schedule {
     under_way: HashMap<u64, UnderWay>,
     /// The number of the latest check.
     latest: u64,
+    calls: usize,
 }
 
 #[derive(Debug)]
@@ -82,23 +83,26 @@ pub(crate) struct Listed {
 pub(super) struct Check {
     pub(super) id: InstanceId,
     pub(super) target: Target,
+    /// The token that registered the instance; empty if it is not known.
+    pub(super) token: String,
     number: u64,
 }
 
-impl Default for Schedule {
-    fn default() -> Self {
+impl Schedule {
+    /// `calls` is how many outgoing calls a token may have under way. Its checks have at most half of the places of each
+    /// kind, so none that has a place waits for a call.
+    pub(super) fn new(calls: usize) -> Self {
         Self {
             patients: HashMap::new(),
             queue: BTreeSet::new(),
-            prompt: Places::new(PROMPT_PLACES),
-            slow: Places::new(SLOW_PLACES),
+            prompt: Places::new(PROMPT_PLACES.min((calls / 2).max(2))),
+            slow: Places::new(SLOW_PLACES.min((calls * 3 / 2).max(2))),
             under_way: HashMap::new(),
             latest: 0,
+            calls,
         }
     }
-}
 
-impl Schedule {
     /// Accepts the current list. New instances are checked at a random time within the interval, so that a thousand
     /// that arrived together do not stay together. `dice` throws in [0, 1).
     pub(super) fn update(&mut self, list: Vec<Listed>, now: Instant, mut dice: impl FnMut() -> f64) {
@@ -170,8 +174,9 @@ impl Schedule {
             let places = if slow { &mut self.slow } else { &mut self.prompt };
             places.take(&patient.party);
             let party = patient.party.clone();
+            let (target, token) = (patient.target.clone(), party.token.clone());
             self.under_way.insert(self.latest, UnderWay { party, since: now, slow });
-            return Some(Check { id, target: patient.target.clone(), number: self.latest });
+            return Some(Check { id, target, token, number: self.latest });
         }
     }
 
@@ -214,7 +219,7 @@ impl Schedule {
 
     /// Forgets all instances: another pacemaker checks them. Results of checks that are under way are ignored.
     pub(super) fn clear(&mut self) {
-        *self = Self { latest: self.latest, ..Self::default() };
+        *self = Self { latest: self.latest, ..Self::new(self.calls) };
     }
 }
 
@@ -256,7 +261,7 @@ mod tests {
     /// Performs the checks of a minute. Checks of instances whose ID begins with `dead` last for `hang`, others end
     /// immediately. Returns the longest time without a check of one of the others, and the checks of dead ones.
     fn minute(list: Vec<Listed>, hang: Duration) -> (Duration, usize) {
-        let (mut schedule, start) = (Schedule::default(), Instant::now());
+        let (mut schedule, start) = (Schedule::new(256), Instant::now());
         let mut throws = (0..).map(|n| f64::from(n * 37 % 100) / 100.0);
         let mut dice = move || throws.next().unwrap();
         let mut last: HashMap<InstanceId, Instant> = list
@@ -319,7 +324,7 @@ mod tests {
 
     #[test]
     fn it_takes_several_in_a_row_either_way() {
-        let mut schedule = Schedule::default();
+        let mut schedule = Schedule::new(256);
         schedule.update(vec![listed("i", false)], Instant::now(), || 0.0);
         let results = [false, false, true, false, false, false];
         let verdicts: Vec<_> = results.into_iter().map(|passed| once(&mut schedule, passed)).collect();
@@ -334,7 +339,7 @@ mod tests {
 
     #[test]
     fn a_result_of_another_address_is_ignored() {
-        let (mut schedule, now) = (Schedule::default(), Instant::now());
+        let (mut schedule, now) = (Schedule::new(256), Instant::now());
         schedule.update(vec![listed("i", false)], now, || 0.0);
         let old = schedule.take_due(now).unwrap();
         let moved = Listed { target: target(2, r#"{"path":"/","unhealthy_after":1}"#), ..listed("i", false) };
@@ -355,7 +360,7 @@ mod tests {
         /// For any random numbers: no instance is checked twice at a time, and each within its interval and a tenth.
         #[test]
         fn every_instance_is_checked_in_time(throws in prop::collection::vec(0.0..1.0_f64, 1..50), count in 1..20_usize) {
-            let (mut schedule, start) = (Schedule::default(), Instant::now());
+            let (mut schedule, start) = (Schedule::new(256), Instant::now());
             let mut throws = throws.into_iter().cycle();
             let mut dice = move || throws.next().unwrap();
             let list: Vec<_> = (0..count).map(|n| listed(&format!("i{n}"), false)).collect();

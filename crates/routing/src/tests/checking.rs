@@ -23,6 +23,7 @@ use crate::{
     store::{Diagnosed, Diagnosis, Fence},
 };
 use signalbox_access::Caller;
+use signalbox_egress::{Budget, Limits};
 use signalbox_testkit::eventually;
 
 const HOST: &str = "a.example";
@@ -77,8 +78,13 @@ impl Rig {
     }
 
     fn prober(&self, who: &str) -> (CancellationToken, JoinHandle<()>) {
+        self.prober_with(who, Budget::default())
+    }
+
+    fn prober_with(&self, who: &str, budget: Budget) -> (CancellationToken, JoinHandle<()>) {
         let lease = Lease::new(self.servers.fabric(), "prober", who.to_owned(), Duration::from_secs(3));
-        let prober = Prober::new(self.registry.clone(), lease, Duration::from_millis(50), Metrics::default());
+        let prober = Prober::new(self.registry.clone(), lease, Duration::from_millis(50), Metrics::default())
+            .with_budget(budget);
         let shutdown = CancellationToken::new();
         (shutdown.clone(), tokio::spawn(prober.run(shutdown)))
     }
@@ -369,6 +375,36 @@ async fn hanging_instances_of_one_token_do_not_delay_the_checks_of_others() {
         rig.until_unhealthy("quiet", why).await;
         assert!(start.elapsed() < Duration::from_secs(5), "{:?}", start.elapsed());
     }
+    shutdown.cancel();
+    prober.await.unwrap();
+}
+
+#[tokio::test]
+async fn hanging_instances_delay_no_checks_of_others_in_a_process_that_may_open_few_files() {
+    let rig = Rig::new().await;
+    let hanging = Moody::at(60, Mood::Hangs).await;
+    for (number, port) in hanging.ports.iter().enumerate() {
+        let health = json!({"path": "/", "interval_seconds": 20, "timeout_ms": 20_000});
+        let host = format!("h{number}.example");
+        rig.put(&format!("i-{number}"), checked(*port, &[&host], health)).await;
+    }
+    let server = Moody::start(GOOD).await;
+    rig.put("quiet", checked(server.port, &["quiet.example"], quick(json!({"path": "/"})))).await;
+    let () = rig.fabric("HSET", &["routes:registrants", "quiet", "@quiet"]).await;
+    let budget = Budget::new(Limits::of_files(64));
+    let (shutdown, prober) = rig.prober_with("one", budget.clone());
+    eventually("its calls are used", async || {
+        let now = hanging.most_at_a_time.load(Ordering::SeqCst);
+        if now >= 3 { Ok(()) } else { Err(now.to_string()) }
+    })
+    .await;
+    for (mood, why) in [(BAD, Some("status 500")), (GOOD, None)] {
+        server.is(mood);
+        let start = Instant::now();
+        rig.until_unhealthy("quiet", why).await;
+        assert!(start.elapsed() < Duration::from_secs(5), "{:?}", start.elapsed());
+    }
+    assert_eq!(budget.calls().waiting, 0, "checks wait for their own places only");
     shutdown.cancel();
     prober.await.unwrap();
 }
