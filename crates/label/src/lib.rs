@@ -78,6 +78,8 @@ pub struct Work {
     pub deadline_ms: Option<u64>,
     /// Metadata was updated while an action was under way.
     pub facts: bool,
+    /// The topics whose events came while an action was under way, or the label was suspended.
+    pub topics: Vec<Box<str>>,
     /// The last failure.
     pub error: Option<Box<str>>,
     /// The cause and trigger whose evaluation a feed or a loop delays.

@@ -136,6 +136,8 @@ impl Record {
             self.suspended,
             !self.indexed.is_empty(),
             self.timed,
+            false,
+            !work.topics.is_empty(),
         ];
         to.byte(flags.iter().rev().fold(0, |byte, flag| byte << 1 | u8::from(*flag)));
         if !self.indexed.is_empty() {
@@ -154,6 +156,10 @@ impl Record {
         to.option(work.interval_ms, |to, ms| to.number(ms));
         to.option(work.error.as_deref(), Writer::text);
         to.option(work.held.as_deref(), Writer::text);
+        if !work.topics.is_empty() {
+            // Names of topics contain no space.
+            to.text(&work.topics.join(" "));
+        }
     }
 
     fn read_work(&mut self, from: &mut Reader<'_>) -> Option<()> {
@@ -174,7 +180,11 @@ impl Record {
                 interval_ms: from.option(Reader::number)?,
                 error: from.option(Reader::text)?,
                 held: from.option(Reader::text)?,
+                topics: Vec::new(),
             };
+            if flags & 128 != 0 {
+                self.work.topics = from.text()?.split(' ').map(Box::from).collect();
+            }
         }
         Some(())
     }
@@ -351,14 +361,22 @@ mod tests {
 
     fn work() -> impl Strategy<Value = Work> {
         let times = (option::of(any::<u64>()), option::of(any::<u64>()), option::of(any::<u64>()));
-        (any::<(u32, u32, bool)>(), times, option::of(name()), option::of(name())).prop_map(
-            |((attempts, feed_failures, facts), (again_ms, interval_ms, deadline_ms), error, held)| Work {
+        let topics = vec(name(), 0..3);
+        (any::<(u32, u32, bool)>(), times, option::of(name()), option::of(name()), topics).prop_map(
+            |(
+                (attempts, feed_failures, facts),
+                (again_ms, interval_ms, deadline_ms),
+                error,
+                held,
+                topics,
+            )| Work {
                 attempts,
                 feed_failures,
                 again_ms,
                 interval_ms,
                 deadline_ms,
                 facts,
+                topics,
                 error,
                 held,
             },

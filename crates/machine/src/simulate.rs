@@ -38,6 +38,8 @@ pub struct Start {
     pub previous_state: Option<String>,
     /// Whether metadata was updated during an action.
     pub facts_waiting: bool,
+    /// The topics whose events came during an action.
+    pub topics_waiting: Vec<Box<str>>,
     /// Attempts of the action so far.
     pub attempts: u32,
     /// When the next attempt of the action, the next query of a failed feed, or the end of a pause is due; by default now.
@@ -449,6 +451,7 @@ impl<'m> Simulator<'m> {
             self.label.feed_failures = 0;
         }
         self.label.facts_waiting = decision.facts_waiting;
+        self.label.topics_waiting.clone_from(&decision.topics_waiting);
         self.label.status = decision.status().unwrap_or(self.label.status);
         if decision.rest == Rest::Unchanged {
             return;
@@ -557,6 +560,7 @@ fn borrowed(label: &Start) -> Label<'_> {
         entered: label.entered,
         previous_state: label.previous_state.as_deref(),
         facts_waiting: label.facts_waiting,
+        topics_waiting: &label.topics_waiting,
     }
 }
 
@@ -571,6 +575,7 @@ impl Start {
             entered: now,
             previous_state: None,
             facts_waiting: false,
+            topics_waiting: Vec::new(),
             attempts: 0,
             again: None,
             feed_failures: 0,

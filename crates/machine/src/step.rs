@@ -19,7 +19,7 @@ use serde_json::Value as Json;
 use signalbox_condition::{Facts, Feed as Answer, Feeds, NeedsFeed, Truth, Visit};
 
 use crate::{
-    definition::{Gate, Kind, Machine, Next, OnError, Path, StateIndex, Trigger, Zone},
+    definition::{Gate, Kind, Machine, Next, OnError, Path, State, StateIndex, Trigger, Zone},
     merge,
 };
 pub use signalbox_api::machines::{Cause, Status};
@@ -44,6 +44,8 @@ pub struct Label<'a> {
     pub previous_state: Option<&'a str>,
     /// Whether metadata was updated during an action, and no gate has been evaluated since.
     pub facts_waiting: bool,
+    /// The topics whose events came during an action, if no gate has been evaluated since.
+    pub topics_waiting: &'a [Box<str>],
 }
 
 /// Something that happens to a label.
@@ -93,6 +95,8 @@ pub struct Move {
     pub trigger: Option<String>,
     /// Whether a metadata update had not been evaluated by a gate when the label left.
     pub facts_waiting: bool,
+    /// The topics whose events no gate had been evaluated for when the label left.
+    pub topics_waiting: Vec<Box<str>>,
 }
 
 /// The state of a label after its transitions.
@@ -129,6 +133,8 @@ pub struct Decision {
     pub rest: Rest,
     /// Whether a metadata update has not been evaluated by a gate yet.
     pub facts_waiting: bool,
+    /// The topics whose events no gate was evaluated for yet.
+    pub topics_waiting: Vec<Box<str>>,
     /// The number of gate evaluations.
     pub evaluations: usize,
     /// The comparison that failed in the last evaluation.
@@ -261,6 +267,7 @@ pub fn decide_after(
             moves: Vec::new(),
             rest: Rest::Unchanged,
             facts_waiting: label.facts_waiting,
+            topics_waiting: label.topics_waiting.to_vec(),
             evaluations: 0,
             error: None,
             cause: None,
@@ -309,6 +316,9 @@ impl<'a> Walk<'a> {
                 }
             }
             (Kind::Action(_), Event::Facts(_)) => self.decision.facts_waiting = true,
+            (Kind::Action(_), Event::Topic(topic)) => {
+                remember(self.machine, &mut self.decision.topics_waiting, topic)
+            }
             // The pause before the action is over.
             (Kind::Action(_), Event::Again { .. }) => self.decision.rest = Rest::Acting,
             (Kind::Gate(gate), event) => {
@@ -333,10 +343,13 @@ impl<'a> Walk<'a> {
             Kind::Action(_) => self.rest_until_deadline(Rest::Acting),
             Kind::Gate(gate) => {
                 let waiting = std::mem::take(&mut self.decision.facts_waiting);
+                let topics = std::mem::take(&mut self.decision.topics_waiting);
                 let look = if gate.on_entry() {
                     Some(Look { cause: Cause::Entry, trigger: Some(Trigger::Entry.to_string()) })
                 } else if waiting && gate.on_metadata() {
                     Some(Look { cause: Cause::Metadata, trigger: None })
+                } else if let Some(look) = topics.iter().find_map(|topic| topic_look(gate, topic)) {
+                    Some(look)
                 } else {
                     // The time of a trigger had already passed when the label arrived.
                     past_moment(gate, self.label.metadata, self.now)
@@ -363,6 +376,8 @@ impl<'a> Walk<'a> {
     /// Evaluates the label's gate. If it opens, the label continues.
     fn look(&mut self, gate: &'a Gate, look: Look) {
         self.decision.evaluations += 1;
+        self.decision.facts_waiting = false;
+        self.decision.topics_waiting.clear();
         self.decision.cause = Some(look.cause);
         self.decision.trigger.clone_from(&look.trigger);
         let zone = gate_zone(self.machine, &self.label);
@@ -438,7 +453,8 @@ impl<'a> Walk<'a> {
         let from = self.label.state;
         let Look { cause, trigger } = look;
         let facts_waiting = self.decision.facts_waiting;
-        self.decision.moves.push(Move { from, to, cause, trigger, facts_waiting });
+        let topics_waiting = self.decision.topics_waiting.clone();
+        self.decision.moves.push(Move { from, to, cause, trigger, facts_waiting, topics_waiting });
         self.label.previous_state = Some(self.machine.at(from).name());
         self.label.state = to;
         self.label.entered = self.now;
@@ -466,11 +482,23 @@ fn looks(gate: &Gate, event: Event<'_>, metadata: &Json, now: Timestamp) -> Opti
             trigger @ Trigger::Interval(_) => named(Cause::Interval, trigger),
             _ => None,
         },
-        Event::Topic(topic) => gate
-            .on_topic(topic)
-            .then(|| Look { cause: Cause::Topic, trigger: Some(format!("topic {topic}")) }),
+        Event::Topic(topic) => topic_look(gate, topic),
         Event::Again { cause, trigger } => Some(Look { cause, trigger: trigger.map(str::to_owned) }),
         Event::Entered | Event::Done | Event::Failed { .. } | Event::Deadline => None,
+    }
+}
+
+/// The evaluation that an event of a topic triggers at a gate, if any.
+fn topic_look(gate: &Gate, topic: &str) -> Option<Look> {
+    gate.on_topic(topic).then(|| Look { cause: Cause::Topic, trigger: Some(format!("topic {topic}")) })
+}
+
+/// Remembers an event for the next gate of a label, by its topic: an event of one topic does not trigger a gate that waits
+/// for another. Topics that trigger no gate are left out, so that the list is never longer than the definition.
+pub fn remember(machine: &Machine, topics: &mut Vec<Box<str>>, topic: &str) {
+    let mut gates = machine.states().iter().filter_map(State::gate);
+    if topics.iter().all(|known| **known != *topic) && gates.any(|gate| gate.on_topic(topic)) {
+        topics.push(topic.into());
     }
 }
 

@@ -154,7 +154,7 @@ impl Why {
             let member = if self.looks_again { "waits_for" } else { "stuck" };
             json[member] = match (self.looks_again, self.explanation.truth.holds()) {
                 (true, false) => "an update, or an event, for one of its triggers".into(),
-                (true, true) => "an update, or an event, for one of its triggers, or a request (signalbox labels evaluate), although the condition is true: the creation of a label is not an update".into(),
+                (true, true) => "an update, or an event, for one of its triggers, or a request (signalbox labels evaluate): the condition is true, but no trigger has fired since it became true".into(),
                 (false, _) => "nothing evaluates it again, except a request (signalbox labels evaluate): the gate is evaluated only on entry, and the label is already there".into(),
             };
         }

@@ -204,11 +204,16 @@ impl<'a> Evaluator<'a> {
         turn
     }
 
-    /// Whether a suspended label does not react now. It remembers that metadata came.
+    /// Whether a suspended label does not react now. It remembers that metadata came, and of which topics events came.
     fn waits(&self, record: &mut Record, happened: &Happened<'_>) -> bool {
         match happened {
-            Happened::Facts(_) | Happened::Topic(..) => {
+            Happened::Facts(_) => {
                 record.work.facts = true;
+                true
+            }
+            Happened::Topic(topic, update) => {
+                record.work.facts |= update.is_some();
+                step::remember(self.machine(), &mut record.work.topics, topic);
                 true
             }
             Happened::Daily(_)
@@ -243,7 +248,7 @@ impl<'a> Evaluator<'a> {
         }
     }
 
-    /// Continues a label that was suspended: with its action, or with the metadata that came in the meantime.
+    /// Continues a label that was suspended: with its action, or with the metadata and the events that came in the meantime.
     fn resume(&self, record: &mut Record, turn: &mut Turn) {
         match record.status {
             Status::Acting
@@ -253,11 +258,15 @@ impl<'a> Evaluator<'a> {
             {
                 self.attempt(None, record, turn);
             }
-            Status::Waiting if record.work.facts => {
-                record.work.facts = false;
-                if self.state(record).and_then(State::gate).is_some_and(|gate| gate.on_metadata()) {
+            Status::Waiting => {
+                let facts = std::mem::take(&mut record.work.facts);
+                let topics = std::mem::take(&mut record.work.topics);
+                let Some(gate) = self.state(record).and_then(State::gate) else { return };
+                if facts && gate.on_metadata() {
                     let again = Event::Again { cause: Cause::Metadata, trigger: None };
                     self.decide(record, again, turn);
+                } else if let Some(topic) = topics.iter().find(|topic| gate.on_topic(topic)) {
+                    self.decide(record, Event::Topic(topic), turn);
                 }
             }
             _ => {}
@@ -299,6 +308,7 @@ impl<'a> Evaluator<'a> {
             entered: instant(record.entered_ms),
             previous_state: record.previous_state(),
             facts_waiting: record.work.facts,
+            topics_waiting: &record.work.topics,
         })
     }
 
@@ -311,6 +321,7 @@ impl<'a> Evaluator<'a> {
         let work = &record.work;
         let stays = decision.moves.is_empty()
             && decision.facts_waiting == work.facts
+            && decision.topics_waiting == work.topics
             && decision.status().is_none_or(|status| status == record.status)
             && match decision.rest {
                 Rest::Unchanged => true,
@@ -343,10 +354,12 @@ impl<'a> Evaluator<'a> {
                 // The rest of the decision was made under the version that the label has left.
                 turn.left = true;
                 record.work.facts = step.facts_waiting;
+                record.work.topics.clone_from(&step.topics_waiting);
                 return next.decide_after(moved + n + 1, record, Event::Entered, turn);
             }
         }
         record.work.facts = decision.facts_waiting;
+        record.work.topics.clone_from(&decision.topics_waiting);
         self.rest(record, &decision, turn);
     }
 
@@ -377,7 +390,8 @@ impl<'a> Evaluator<'a> {
         });
         record.state = to.name().into();
         record.entered_ms = self.now_ms;
-        record.work = Work { facts: record.work.facts, ..Work::default() };
+        let topics = std::mem::take(&mut record.work.topics);
+        record.work = Work { facts: record.work.facts, topics, ..Work::default() };
         turn.moves += 1;
     }
 
@@ -552,7 +566,8 @@ impl<'a> Evaluator<'a> {
             _ => record.status == Status::Ended,
         };
         if !fits {
-            record.work = Work { facts: record.work.facts, ..Work::default() };
+            let topics = std::mem::take(&mut record.work.topics);
+            record.work = Work { facts: record.work.facts, topics, ..Work::default() };
             self.decide(record, Event::Entered, turn);
         }
     }

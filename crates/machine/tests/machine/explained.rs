@@ -24,6 +24,7 @@ fn a_waiting_label_is_explained_with_its_blockers_and_times() {
         entered: at("2026-01-31T10:00:00Z"),
         previous_state: None,
         facts_waiting: false,
+        topics_waiting: &[],
     };
     let now = at("2026-01-31T18:45:00Z");
     let said = why(&machine, &label, &Known::nothing(&machine), now, None).unwrap().to_json();
@@ -62,6 +63,7 @@ fn a_label_without_further_evaluations_is_reported_as_stuck() {
         entered: at("2026-01-31T10:00:00Z"),
         previous_state: None,
         facts_waiting: false,
+        topics_waiting: &[],
     };
     let feeds = Known::nothing(&machine);
     let said = why(&machine, &label, &feeds, at("2026-01-31T18:45:00Z"), None).unwrap();
@@ -87,6 +89,7 @@ fn a_gate_that_waits_for_a_failed_feed_could_open_at_the_next_request_to_the_fee
         entered: at("2026-01-31T10:00:00Z"),
         previous_state: None,
         facts_waiting: false,
+        topics_waiting: &[],
     };
     let now = at("2026-01-31T10:15:00Z");
     let mut feeds = Known::nothing(&machine);

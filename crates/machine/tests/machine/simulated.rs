@@ -54,6 +54,7 @@ fn second_by_second(
             entered,
             previous_state: previous.as_deref(),
             facts_waiting: false,
+            topics_waiting: &[],
         };
         let decision = decide(machine, label, due, now, feeds);
         for step in &decision.moves {
@@ -158,7 +159,7 @@ proptest! {
         for state in machine.states() {
             let label = Label {
                 name: "l", state: state.index(), status: Status::Waiting, metadata: &metadata, entered: from,
-                previous_state: Some("s0"), facts_waiting: false,
+                previous_state: Some("s0"), facts_waiting: false, topics_waiting: &[],
             };
             let outlook = plan::outlook(&machine, state.name(), label, &feeds, now);
             // It moves if, and only if, an evaluation at this moment moves it.
@@ -169,7 +170,7 @@ proptest! {
         }
         prop_assert_eq!(plan::outlook(&machine, "gone", Label {
             name: "l", state: machine.initial().index(), status: Status::Waiting, metadata: &metadata, entered: from,
-            previous_state: None, facts_waiting: false,
+            previous_state: None, facts_waiting: false, topics_waiting: &[],
         }, &feeds, now), Outlook::Removed);
     }
 }

@@ -26,13 +26,23 @@ struct Case<'m> {
     metadata: Json,
     entered: &'m str,
     facts_waiting: bool,
+    topics_waiting: Vec<Box<str>>,
     feeds: Known<'m>,
 }
 
 impl<'m> Case<'m> {
     fn at(machine: &'m Machine, state: &'m str, metadata: Json) -> Self {
         let (status, entered, feeds) = (Status::Waiting, "2026-01-31T06:00:00Z", Known::nothing(machine));
-        Self { machine, state, status, metadata, entered, facts_waiting: false, feeds }
+        Self {
+            machine,
+            state,
+            status,
+            metadata,
+            entered,
+            facts_waiting: false,
+            topics_waiting: Vec::new(),
+            feeds,
+        }
     }
 
     fn decide(&self, event: Event<'_>) -> Decision {
@@ -44,6 +54,7 @@ impl<'m> Case<'m> {
             entered: at(self.entered),
             previous_state: None,
             facts_waiting: self.facts_waiting,
+            topics_waiting: &self.topics_waiting,
         };
         decide(self.machine, label, event, at(NOW), &self.feeds)
     }

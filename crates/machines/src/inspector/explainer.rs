@@ -210,6 +210,7 @@ fn start(version: &Version, label: &str, record: &Record, now_ms: u64) -> Option
         entered: standing.entered,
         previous_state: record.previous_state().map(str::to_owned),
         facts_waiting: record.work.facts,
+        topics_waiting: record.work.topics.clone(),
         attempts: record.work.attempts.saturating_sub(u32::from(record.status == Status::Acting)),
         again: again_ms(record).map(instant),
         feed_failures: record.work.feed_failures,

@@ -9,9 +9,14 @@ use rand::{RngExt as _, SeedableRng as _, rngs::StdRng};
 
 use super::{
     faults::from_environment,
-    support::{M, Machines, World},
+    support::{M, Machines, Receiver, World},
 };
-use crate::{Error, inputs::Page, record::Cause, store::InputPosition};
+use crate::{
+    Error, Operation,
+    inputs::Page,
+    record::{Cause, Status},
+    store::InputPosition,
+};
 use signalbox_testkit::eventually;
 
 const ORDERS: &str = "
@@ -391,4 +396,45 @@ async fn each_event_is_applied_once_by_each_input_that_existed_when_it_was_publi
             }
         }
     }
+}
+
+#[tokio::test]
+async fn an_event_that_comes_during_an_action_triggers_the_gate_that_follows_if_it_waits_for_that_topic() {
+    let receiver = Receiver::holding().await;
+    let yaml = format!(
+        "
+state_machines:
+  m:
+    inputs: [{{topic: payments, into: payment}}, {{topic: news}}]
+    states:
+      - {{action: charge, webhook: \"{}\", next: paid}}
+      - {{gate: paid, exit_condition: true, triggers: [{{topic: payments}}], next: done}}
+      - {{gate: done}}
+",
+        receiver.url
+    );
+    let world = World::new(&yaml).await;
+    let _taking = Taking::start(&world.machines);
+    begun(&world).await;
+    for label in ["a", "b", "c"] {
+        world.create(label, json!({})).await;
+    }
+    world.machines.labels.operate(M, "c", &Operation::Suspend).await.unwrap();
+    world.publish("payments", "a", json!({"ok": true})).await;
+    world.publish("news", "b", json!({})).await;
+    world.publish("payments", "c", json!({"ok": true})).await;
+    until_counted(&world, "taken", 3).await;
+    receiver.held.add_permits(9);
+    let record = world.until("a", |record| &*record.state == "done").await;
+    let last = record.history.last().unwrap();
+    assert_eq!((last.cause, last.trigger.as_deref()), (Cause::Topic, Some("topic payments")));
+    // An event of another topic opens nothing, even if the condition is true.
+    let record = world.until("b", |record| &*record.state == "paid").await;
+    assert!(record.work.topics.is_empty(), "{:?}", record.work);
+    let why = world.machines.inspector.explainer.why(M, "b").await.unwrap();
+    assert!(why["waits_for"].as_str().unwrap().contains("no trigger has fired"), "{why}");
+    // A suspended label remembers the event, too.
+    world.until("c", |record| &*record.state != "charge" || record.status != Status::Acting).await;
+    world.machines.labels.operate(M, "c", &Operation::Resume).await.unwrap();
+    world.until("c", |record| &*record.state == "done").await;
 }

@@ -61,7 +61,7 @@ async fn a_gate_is_evaluated_on_request() {
     // The creation is no update, so nothing has evaluated the gate yet.
     world.create("a", json!({"a": 1, "b": 2})).await;
     let why = world.machines.inspector.explainer.why(M, "a").await.unwrap();
-    assert!(why["waits_for"].as_str().unwrap().contains("creation"), "{why}");
+    assert!(why["waits_for"].as_str().unwrap().contains("no trigger has fired"), "{why}");
     // The counts of the machine do not include it, because an update moves it.
     assert!(why["stuck"].is_null(), "{why}");
     let counts = world.machines.inspector.overview.counts(M).await.unwrap();
