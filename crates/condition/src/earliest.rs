@@ -10,7 +10,7 @@ use jiff::{SignedDuration, Timestamp, civil, tz::TimeZone};
 
 use crate::{
     Condition, Truth,
-    evaluate::{Run, passed_at},
+    evaluate::{MAX_COMPARED, Run, passed_at},
     facts::Facts,
     instant::TimeOfDay,
     possible::Possible,
@@ -57,15 +57,14 @@ impl Condition {
         let mut starts = BTreeSet::from([facts.now]);
         starts.extend(turns.once.iter().copied().filter(|turn| *turn > facts.now));
         let starts: Vec<Timestamp> = starts.into_iter().collect();
-        let mut left = MAX_TURNS;
+        let mut left = Left { turns: MAX_TURNS, compared: MAX_COMPARED };
         for (n, start) in starts.iter().enumerate() {
-            if left == 0 {
+            if !left.take_turn() {
                 return Earliest::NotBefore(*start);
             }
-            left -= 1;
             // Evaluated with any wall clock time: this quickly skips most periods in which a condition waits
             // for days.
-            if !self.can_be_true(facts, *start, true) {
+            if !self.can_be_true(facts, *start, true, &mut left) {
                 continue;
             }
             let end = starts.get(n + 1).copied();
@@ -89,32 +88,37 @@ impl Condition {
         facts: &Facts<'_>,
         turns: &Turns,
         stretch: Range<Timestamp>,
-        left: &mut usize,
+        left: &mut Left,
     ) -> Option<Earliest> {
-        if self.can_be_true(facts, stretch.start, false) {
+        if self.can_be_true(facts, stretch.start, false, left) {
             return Some(Earliest::At(stretch.start));
         }
         let days = if turns.date { DAYS_OF_A_MONTH } else { DAYS_OF_A_WEEK };
         let (moments, horizon) = turns.of_days(facts.zone, stretch.start, days);
         let within = |at: &Timestamp| *at > stretch.start && *at < stretch.end && *at <= horizon;
         for at in moments.into_iter().filter(within) {
-            if *left == 0 {
+            if !left.take_turn() {
                 return Some(Earliest::NotBefore(at));
             }
-            *left -= 1;
-            if self.can_be_true(facts, at, false) {
+            if self.can_be_true(facts, at, false, left) {
                 return Some(Earliest::At(at));
             }
         }
         (horizon < stretch.end).then_some(Earliest::NotBefore(horizon))
     }
 
-    fn can_be_true(&self, facts: &Facts<'_>, at: Timestamp, any_wall_clock: bool) -> bool {
+    fn can_be_true(&self, facts: &Facts<'_>, at: Timestamp, any_wall_clock: bool, left: &mut Left) -> bool {
         let facts = if at == facts.now { facts.clone() } else { facts.at(at) };
         let leaf = &mut |test: &Test| {
             let open =
                 any_path(test, &mut |path| reads_feed(path) || any_wall_clock && reads_wall_clock(path));
-            if open { Possible::ANY } else { Run::new(&facts).test(test).truth().into() }
+            if open || left.compared == 0 {
+                return Possible::ANY;
+            }
+            let mut run = Run::new(&facts);
+            let truth = run.test(test).truth();
+            left.compared = left.compared.saturating_sub(run.compared);
+            truth.into()
         };
         Possible::of(&self.program, leaf).can_be(Truth::True)
     }
@@ -128,6 +132,23 @@ fn reads_wall_clock(path: &Path) -> bool {
     matches!(path.root, Root::System(System::Time | System::Date | System::Weekday))
 }
 
+/// What a search may still do.
+struct Left {
+    /// Turns that are evaluated.
+    turns: usize,
+    /// Values that are compared. After that, any test is possibly true.
+    compared: usize,
+}
+
+impl Left {
+    /// Whether another turn may be evaluated.
+    fn take_turn(&mut self) -> bool {
+        let may = self.turns > 0;
+        self.turns = self.turns.saturating_sub(1);
+        may
+    }
+}
+
 /// The turns: times at which tests may change their results.
 #[derive(Debug, Default)]
 struct Turns {
@@ -136,7 +157,9 @@ struct Turns {
     /// Whether the time, date or weekday is read.
     wall_clock: bool,
     date: bool,
-    /// Whether there are more than [`MAX_TIMES`].
+    /// The number of elements of lists that were considered.
+    elements: usize,
+    /// Whether there are more than [`MAX_TIMES`], or more than [`MAX_COMPARED`] elements.
     too_many: bool,
 }
 
@@ -170,6 +193,8 @@ impl Turns {
                     // Visits every element, unless there are too many.
                     list.any(|element| {
                         self.around(Some(clock), element);
+                        self.elements += 1;
+                        self.too_many |= self.elements > MAX_COMPARED;
                         self.too_many
                     });
                 }

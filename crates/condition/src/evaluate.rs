@@ -11,6 +11,13 @@ use crate::{
     value::{Kind, List, Value},
 };
 
+/// Maximum number of values that one evaluation compares. A condition may have hundreds of tests, and each of them may search a
+/// list of thousands of values, which must not occupy a worker for seconds.
+pub(crate) const MAX_COMPARED: usize = 1_000_000;
+
+/// Searching this many bytes of a text takes about as long as comparing two values.
+const BYTES_OF_A_VALUE: usize = 16;
+
 /// The result of an evaluation.
 #[derive(Debug, Clone, Copy)]
 pub struct Verdict {
@@ -45,6 +52,8 @@ enum What {
     NoKey(Kind, Kind),
     NoSeconds(Kind),
     NoInstant(Kind),
+    /// [`MAX_COMPARED`] values were compared before this test.
+    TooMuch,
 }
 
 impl Condition {
@@ -90,6 +99,7 @@ impl Condition {
             What::NoInstant(kind) => {
                 format!("`passed since` needs an instant on its right, not {}", kind.name())
             }
+            What::TooMuch => format!("more than {MAX_COMPARED} values were compared before it"),
         };
         format!("line {}: {what}", line_of(self.text(), mishap.at))
     }
@@ -102,11 +112,13 @@ pub(crate) struct Run<'a> {
     pub(crate) mishap: Option<Mishap>,
     /// The feed that was not queried yet. If there is one, the result is meaningless.
     pub(crate) needs: Option<&'a str>,
+    /// The number of values that were compared.
+    pub(crate) compared: usize,
 }
 
 impl<'a> Run<'a> {
     pub(crate) fn new(facts: &'a Facts<'a>) -> Self {
-        Self { facts, mishap: None, needs: None }
+        Self { facts, mishap: None, needs: None, compared: 0 }
     }
 
     pub(crate) fn program(&mut self, program: &'a Program) -> Value<'a> {
@@ -185,6 +197,9 @@ impl<'a> Run<'a> {
     }
 
     fn compare(&mut self, test: &'a Test, comparison: Comparison, right: &'a Operand) -> Truth {
+        if self.compared > MAX_COMPARED {
+            return self.fail(test, What::TooMuch);
+        }
         let left = self.operand(&test.value);
         let Some(left_kind) = left.kind() else { return Truth::Unknown };
         let equality = matches!(comparison, Comparison::Equal | Comparison::Unequal);
@@ -199,8 +214,8 @@ impl<'a> Run<'a> {
         let right = self.operand(right);
         let Some(right_kind) = right.kind() else { return Truth::Unknown };
         let order = match comparison {
-            Comparison::Equal => return left.equals(right).into(),
-            Comparison::Unequal => return (!left.equals(right)).into(),
+            Comparison::Equal => return left.equals_counted(right, &mut self.compared).into(),
+            Comparison::Unequal => return (!left.equals_counted(right, &mut self.compared)).into(),
             _ if right_kind == Kind::Null => return Truth::Unknown,
             _ if !right_kind.has_order() => return self.fail(test, What::NoOrder(right_kind)),
             _ if !left_kind.has_order_with(right_kind) => {
@@ -229,13 +244,21 @@ impl<'a> Run<'a> {
     }
 
     fn is_in(&mut self, test: &'a Test, left: Value<'a>, right: &'a Operand) -> Truth {
+        if self.compared > MAX_COMPARED {
+            return self.fail(test, What::TooMuch);
+        }
         let right = self.operand(right);
         let no_key = |of| left.kind().map_or(What::NotIn(of), |kind| What::NoKey(kind, of));
         match (left, right) {
             (_, Value::Unknown | Value::Null) => Truth::Unknown,
-            (_, Value::List(list)) => list.any(|element| element.equals(left)).into(),
+            (_, Value::List(list)) => {
+                list.any(|element| element.equals_counted(left, &mut self.compared)).into()
+            }
             (Value::Text(key), Value::Object(object)) => object.contains_key(key).into(),
-            (Value::Text(part), Value::Text(text)) => text.contains(part).into(),
+            (Value::Text(part), Value::Text(text)) => {
+                self.compared += text.len() / BYTES_OF_A_VALUE;
+                text.contains(part).into()
+            }
             (_, Value::Object(_)) => self.fail(test, no_key(Kind::Object)),
             (_, Value::Text(_)) => self.fail(test, no_key(Kind::Text)),
             (_, Value::Bool(_)) => self.fail(test, What::NotIn(Kind::Bool)),

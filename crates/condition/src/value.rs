@@ -150,20 +150,28 @@ impl<'a> Value<'a> {
 
     /// `=`: it never fails, because values of different types are unequal. Neither side may be unknown.
     pub(crate) fn equals(self, other: Self) -> bool {
+        self.equals_counted(other, &mut 0)
+    }
+
+    /// As [`Self::equals`]; adds how many values were compared.
+    pub(crate) fn equals_counted(self, other: Self, compared: &mut usize) -> bool {
+        *compared += 1;
         match (self, other) {
             (Self::Null, Self::Null) => true,
             (Self::Bool(left), Self::Bool(right)) => left == right,
             (Self::List(left), Self::List(right)) => {
                 left.len() == right.len()
                     && (0..left.len()).all(|n| match (left.get(n), right.get(n)) {
-                        (Some(left), Some(right)) => left.equals(right),
+                        (Some(left), Some(right)) => left.equals_counted(right, compared),
                         _ => false,
                     })
             }
             (Self::Object(left), Self::Object(right)) => {
                 left.len() == right.len()
                     && left.iter().all(|(key, value)| {
-                        right.get(key).is_some_and(|other| Value::from(value).equals(other.into()))
+                        right
+                            .get(key)
+                            .is_some_and(|other| Value::from(value).equals_counted(other.into(), compared))
                     })
             }
             _ => self.order(other) == Some(Ordering::Equal),

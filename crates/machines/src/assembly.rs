@@ -8,7 +8,7 @@ use signalbox_egress::Client;
 use signalbox_routing::Registry;
 use signalbox_seal::Keys;
 use signalbox_store::{Fabric, Stats};
-use tokio::sync::Notify;
+use tokio::sync::{Notify, Semaphore};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use crate::{
@@ -24,7 +24,7 @@ use crate::{
     flow::{Flow, FlowReader},
     handle::Handle,
     inputs::Inputs,
-    inspector::{Checker, Explainer, Inspector, Overview, Planner},
+    inspector::{Checker, EXPLANATIONS, Explainer, Inspector, Overview, Planner},
     label_store::LabelStore,
     labels::Labels,
     limits::Limits,
@@ -192,6 +192,7 @@ impl Service {
                 permits: permits.clone(),
                 feeds: Arc::clone(&feeds),
                 clock: clock.clone(),
+                explaining: Arc::new(Semaphore::new(EXPLANATIONS)),
             },
             flow: FlowReader {
                 store: FlowCounts(shards.clone()),

@@ -87,7 +87,8 @@ impl Inputs {
         loop {
             let round = Box::pin(async {
                 let began = Instant::now();
-                let topics = self.take_all().await?;
+                let (topics, taken) = self.take_all().await;
+                taken?;
                 self.wait(&mut live, &topics, began).await;
                 Ok::<_, Error>(())
             });
@@ -126,26 +127,39 @@ impl Inputs {
         }
     }
 
-    /// Applies everything that was published. Returns the topics of all inputs.
-    async fn take_all(&self) -> Result<BTreeSet<String>, Error> {
+    /// Applies everything that was published. Returns the topics of all inputs, and an error if something could not be applied:
+    /// events of one machine or of one shard that have to wait do not delay others.
+    async fn take_all(&self) -> (BTreeSet<String>, Result<(), Error>) {
         loop {
-            let (mut topics, mut more) = (BTreeSet::new(), false);
+            let (mut topics, mut more, mut result) = (BTreeSet::new(), false, Ok(()));
             for shard in 0..self.shards {
-                for page in self.read(shard).await? {
-                    let inputs = page.versions.values().flat_map(|version| version.machine.inputs());
-                    topics.extend(inputs.map(|input| input.topic.to_string()));
-                    if page.events.is_empty() {
-                        continue;
-                    }
-                    let applied = self.apply(&page).await;
-                    more |= self.advance(&page, &applied).await?;
-                    applied.into_iter().find_map(|(_, result)| result.err()).map_or(Ok(()), Err)?;
-                }
+                result = result.and(self.take_pages(shard, &mut topics, &mut more).await);
             }
             if !more {
-                return Ok(topics);
+                return (topics, result);
             }
         }
+    }
+
+    /// Applies the next page for each position in a shard. `more` is set if a position has moved.
+    async fn take_pages(
+        &self,
+        shard: usize,
+        topics: &mut BTreeSet<String>,
+        more: &mut bool,
+    ) -> Result<(), Error> {
+        let mut result = Ok(());
+        for page in self.read(shard).await? {
+            let inputs = page.versions.values().flat_map(|version| version.machine.inputs());
+            topics.extend(inputs.map(|input| input.topic.to_string()));
+            if page.events.is_empty() {
+                continue;
+            }
+            let applied = self.apply(&page).await;
+            *more |= self.advance(&page, &applied).await?;
+            result = applied.into_iter().fold(result, |result, (_, applied)| result.and(applied));
+        }
+        result
     }
 
     /// Reads the next page of a shard's log for each position that a machine has.

@@ -158,24 +158,19 @@ fn the_latest_representable_time_is_handled() {
 
 #[test]
 fn hundreds_of_turns_are_not_all_judged() {
-    let daily = |count: i32| -> Vec<String> {
-        (0..count).map(|n| format!("{:02}:{:02}:{:02}", n / 3600, n / 60 % 60, n % 60)).collect()
+    let with = |count: i64| {
+        let times: Vec<String> = (0..count).map(|n| format!("{:02}:{:02}:00", n / 60, n % 60)).collect();
+        let moments = (0..count).map(|n| at("2026-02-01T00:00:00Z") + SignedDuration::from_secs(n));
+        let moments: Vec<String> = moments.map(|at| at.to_string()).collect();
+        Setting::with(json!({"times": times, "moments": moments}))
     };
-    let moments = |count: i64| -> Vec<String> {
-        let first = at("2026-02-01T00:00:00Z");
-        (0..count).map(|n| (first + SignedDuration::from_secs(n)).to_string()).collect()
-    };
-    let not_before = |setting: &Setting, condition: &str| match earliest(setting, condition) {
-        Earliest::NotBefore(moment) => moment,
-        other => panic!("all were judged: {other:?}"),
-    };
-    let of_day = "system.time is in metadata.times and system.weekday = \"none\"";
-    let once = "system.now is in metadata.moments and metadata.no";
-    // The search ends after a number of turns.
-    let some = Setting::with(json!({"times": daily(150)}));
-    assert!(not_before(&some, of_day) > some.now);
-    // With more times than it considers, it skips nothing.
-    let many = Setting::with(json!({"times": daily(700), "moments": moments(700)}));
-    assert_eq!(not_before(&many, of_day), many.now);
-    assert_eq!(not_before(&many, once), many.now);
+    let setting = with(90);
+    let text = "system.time is in metadata.times and system.weekday = \"none\"";
+    let Earliest::NotBefore(moment) = earliest(&setting, text) else { panic!("all were judged") };
+    assert!(moment > setting.now && moment < at("2026-02-05T00:00:00Z"), "{moment}");
+    // Of a list with too many times, none is judged.
+    let setting = with(700);
+    for text in [text, "system.now is in metadata.moments and metadata.no"] {
+        assert_eq!(earliest(&setting, text), Earliest::NotBefore(setting.now), "{text}");
+    }
 }

@@ -1,7 +1,12 @@
 //! How values are found and compared: a test for each statement of the reference.
 
+use std::time::{Duration, Instant};
+
 use serde_json::{Value as Json, json};
-use signalbox_condition::Truth::{False, True, Unknown};
+use signalbox_condition::{
+    Earliest,
+    Truth::{False, True, Unknown},
+};
 
 use crate::setting::{Setting, all, all_fail, all_hold, at, parse};
 
@@ -403,4 +408,35 @@ fn a_recorded_error_names_the_line_of_its_test_and_is_the_first() {
         (True, Some("line 1: a number and a string have no order".into()))
     );
     assert_eq!(parse("1 < \"a\"").text(), "1 < \"a\"");
+}
+
+/// A condition that searches a list of 32,000 values 500 times: an evaluation of the whole takes seconds.
+fn expensive(also: &str) -> (Setting, String) {
+    let list = vec![json!(0); 32_000];
+    let nested = json!([list.clone()]);
+    let setting = Setting::with(json!({"l": list, "n": nested, "m": nested}));
+    let searches = vec!["metadata.x is in metadata.l"; 250].join(" or ");
+    let equal = vec!["metadata.n /= metadata.m"; 250].join(" or ");
+    (setting, format!("{searches} or {equal} or {also}"))
+}
+
+#[test]
+fn an_evaluation_compares_a_limited_number_of_values() {
+    let (setting, text) = expensive("metadata.l is in [1]");
+    let start = Instant::now();
+    let (truth, error) = setting.judge(&text);
+    assert_eq!(truth, Unknown);
+    assert_eq!(error.unwrap(), "line 1: more than 1000000 values were compared before it");
+    assert!(start.elapsed() < Duration::from_secs(2), "{:?}", start.elapsed());
+    // Tests that compare nothing are evaluated in any case.
+    assert_eq!(setting.truth(&text.replace("metadata.l is in [1]", "metadata.l")), True);
+}
+
+#[test]
+fn the_search_for_the_earliest_time_compares_a_limited_number_of_values() {
+    let (setting, text) = expensive("13h has passed since system.entered_state");
+    let text = format!("({text}) and system.time >= 19:00 and system.date is in [\"2027-01-01\"]");
+    let start = Instant::now();
+    assert_ne!(parse(&text).earliest(&setting.facts()), Earliest::Never);
+    assert!(start.elapsed() < Duration::from_secs(2), "{:?}", start.elapsed());
 }

@@ -11,6 +11,7 @@ use signalbox_machine::{
     why::why,
 };
 use tokio::{
+    sync::Semaphore,
     task::spawn_blocking,
     time::{Instant, timeout},
 };
@@ -30,6 +31,9 @@ use crate::{
 const MAX_SIMULATION: Duration = Duration::from_secs(2);
 /// How long an explanation waits for a feed.
 const FEED_PATIENCE: Duration = Duration::from_secs(3);
+
+/// Explanations that are computed at the same time. Others wait: they use processors that all requests need.
+pub(crate) const EXPLANATIONS: usize = 2;
 
 /// The assumptions of a simulation.
 #[derive(Debug, Default)]
@@ -55,6 +59,8 @@ pub struct Explainer {
     pub(crate) feeds: Arc<Feeds>,
     pub(crate) permits: Permits,
     pub(crate) clock: Clock,
+    /// See [`EXPLANATIONS`].
+    pub(crate) explaining: Arc<Semaphore>,
 }
 
 impl Explainer {
@@ -82,13 +88,7 @@ impl Explainer {
         }
         let waits = record.status == Status::Acting && record.work.limit().is_some();
         let limited = if waits { Some(self.limited(&version, label, &record, now_ms).await?) } else { None };
-        let evaluator = Evaluator { version: &version, label, now_ms, feeds: &answers };
-        let standing = evaluator.label(&record);
-        // Also while a feed is asked: the time at which it is asked again if it does not answer.
-        let again = record.work.again_ms.filter(|_| record.work.held.is_some()).map(instant);
-        let explained =
-            standing.and_then(|label| why(&version.machine, &label, &answers, instant(now_ms), again));
-        let mut explanation = explained.map_or_else(|| json!({}), |why| why.to_json());
+        let mut explanation = self.explained(&version, label, &record, answers, now_ms).await;
         explanation["state"] = json!(record.state);
         explanation["status"] = json!(record.status);
         explanation["since"] = json!(instant(record.entered_ms).to_string());
@@ -132,6 +132,31 @@ impl Explainer {
             explanation["reason"] = json!(reason);
         }
         Ok(explanation)
+    }
+
+    /// The condition of a label's gate and its next times, as JSON.
+    async fn explained(
+        &self,
+        version: &Version,
+        label: &str,
+        record: &Record,
+        answers: FeedAnswers,
+        now_ms: u64,
+    ) -> Value {
+        let permit = Arc::clone(&self.explaining).acquire_owned().await;
+        let (version, label, record) = (version.clone(), label.to_owned(), record.clone());
+        // Outside of the threads that serve requests, because it computes only.
+        let explained = spawn_blocking(move || {
+            let _permit = permit;
+            let evaluator = Evaluator { version: &version, label: &label, now_ms, feeds: &answers };
+            // Also while a feed is asked: the time at which it is asked again if it does not answer.
+            let again = record.work.again_ms.filter(|_| record.work.held.is_some()).map(instant);
+            let standing = evaluator.label(&record);
+            let explained =
+                standing.and_then(|label| why(&version.machine, &label, &answers, instant(now_ms), again));
+            explained.map_or_else(|| json!({}), |why| why.to_json())
+        });
+        explained.await.unwrap_or_else(|panicked| std::panic::resume_unwind(panicked.into_panic()))
     }
 
     /// What the action of a label does that waits for the limit of its address.

@@ -6,6 +6,7 @@ mod overview;
 mod planner;
 
 pub use checker::{CheckCursor, CheckPage, Checker};
+pub(crate) use explainer::EXPLANATIONS;
 pub use explainer::{Assumptions, Explainer};
 pub use overview::{Counts, Overview, Wake, Waking};
 pub use planner::Planner;

@@ -1,12 +1,13 @@
 //! Previews a change of definition.
 
-use std::{collections::HashSet, sync::Arc};
+use std::{collections::HashSet, sync::Arc, time::Duration};
 
 use signalbox_api::machines::{Plan, StateChanges};
 use signalbox_machine::{
     Machine, State,
     plan::{self, Outlook},
 };
+use tokio::{task::spawn_blocking, time::Instant};
 
 use crate::{
     Error, Version,
@@ -19,6 +20,8 @@ use crate::{
 
 /// Maximum number of labels that a preview evaluates.
 const MAX_CHECKED: u64 = 10_000;
+/// How long a preview may evaluate. Labels whose conditions are expensive are then not all checked.
+const MAX_COMPUTING: Duration = Duration::from_secs(5);
 /// Labels that are read together.
 const PAGE: usize = 500;
 
@@ -30,7 +33,8 @@ pub struct Planner {
 }
 
 impl Planner {
-    /// The effects of replacing `old` with `new`, without an ID and warnings. Evaluates at most ten thousand labels.
+    /// The effects of replacing `old` with `new`, without an ID and warnings. Evaluates at most ten thousand labels, and for at
+    /// most five seconds.
     pub async fn preview(&self, old: Option<&Version>, new: &Machine) -> Result<Plan, Error> {
         let Some(old) = old else {
             let added = new.states().iter().map(|state| state.name().to_owned()).collect();
@@ -49,7 +53,8 @@ impl Planner {
             origin: Arc::clone(&old.origin),
             active: None,
         };
-        let change = Change { old, new, next, now_ms: self.clock.now_ms().await? };
+        let change = Arc::new(Change { old: old.clone(), next, now_ms: self.clock.now_ms().await? });
+        let mut left = MAX_COMPUTING;
         let unsettled = preview.states.changed.clone();
         for shard in 0..self.records.shards().count() {
             for state in by_interest(new, &preview.states.changed, &unsettled) {
@@ -61,12 +66,24 @@ impl Planner {
                     let names = self.records.names(shard, machine, index, after_name, PAGE).await?;
                     let Some(last) = names.last().cloned() else { break };
                     let records = self.records.many(shard, machine, &names).await?;
-                    for (name, record) in names.iter().zip(records) {
-                        if let Some(record) = record.and_then(|bytes| Record::read(&bytes).ok()) {
-                            change.count(&mut preview, state, settles, name, &record);
+                    let (change, state) = (Arc::clone(&change), state.name().to_owned());
+                    // Outside of the threads that serve requests, because it computes only.
+                    let counted = spawn_blocking(move || {
+                        let began = Instant::now();
+                        for (name, record) in names.iter().zip(records) {
+                            if began.elapsed() >= left {
+                                break;
+                            }
+                            if let Some(record) = record.and_then(|bytes| Record::read(&bytes).ok()) {
+                                change.count(&mut preview, &state, settles, name, &record);
+                            }
                         }
-                    }
-                    if preview.checked >= MAX_CHECKED {
+                        (preview, left.saturating_sub(began.elapsed()))
+                    });
+                    let counted = counted.await;
+                    (preview, left) =
+                        counted.unwrap_or_else(|panicked| std::panic::resume_unwind(panicked.into_panic()));
+                    if preview.checked >= MAX_CHECKED || left.is_zero() {
                         return Ok(preview);
                     }
                     after = Some(last);
@@ -78,27 +95,26 @@ impl Planner {
 }
 
 /// A change of definition at a time.
-struct Change<'a> {
-    old: &'a Version,
-    new: &'a Machine,
+struct Change {
+    old: Version,
     /// The version that the new definition would be.
     next: Version,
     now_ms: u64,
 }
 
-impl Change<'_> {
+impl Change {
     /// Adds the effects on one label.
-    fn count(&self, preview: &mut Plan, state: &State, settles: bool, name: &str, record: &Record) {
+    fn count(&self, preview: &mut Plan, state: &str, settles: bool, name: &str, record: &Record) {
         let answers = FeedAnswers::default();
         // It stays on its version.
         if record.kept.is_some() {
             return;
         }
-        let evaluator = Evaluator { version: self.old, label: name, now_ms: self.now_ms, feeds: &answers };
+        let evaluator = Evaluator { version: &self.old, label: name, now_ms: self.now_ms, feeds: &answers };
         let Some(standing) = evaluator.label(record) else { return };
         preview.checked += 1;
         preview.starts += u64::from(settles && self.starts(name, record));
-        match plan::outlook(self.new, state.name(), standing, &answers, instant(self.now_ms)) {
+        match plan::outlook(&self.next.machine, state, standing, &answers, instant(self.now_ms)) {
             Outlook::Moves => preview.would_move += 1,
             Outlook::NeedsFeed => preview.needs_feed += 1,
             Outlook::Stays | Outlook::Removed => {}

@@ -267,6 +267,30 @@ async fn an_input_misses_no_event_while_another_pacemaker_does_not_know_its_mach
 }
 
 #[tokio::test]
+async fn an_event_that_one_machine_cannot_apply_delays_no_event_of_another() {
+    let world = World::bare().await;
+    world.apply(&creating("broken", "xb"), 0).await;
+    world.apply(&creating(M, "xa"), 0).await;
+    let taken = async || -> String {
+        world.servers.fabric().command("HGET").arg("machine:inputs").arg("broken").query().await.unwrap()
+    };
+    let before = taken().await;
+    // Not even a record that cannot be read: the command that reads it fails.
+    let record = "object:machine:broken:l:data";
+    world.servers.fabric().command("RPUSH").arg(record).arg("x").run().await.unwrap();
+    world.publish("xb", "l", json!({})).await;
+    let _taking = Taking::start(&world.machines);
+    for n in 0..3 {
+        let label = format!("a{n}");
+        world.publish("xa", &label, json!({})).await;
+        until_created(&world, M, &label).await;
+    }
+    assert_eq!(taken().await, before, "the position of the machine waits");
+    world.servers.fabric().command("DEL").arg(record).run().await.unwrap();
+    until_created(&world, "broken", "l").await;
+}
+
+#[tokio::test]
 async fn inputs_of_a_machine_take_no_event_from_before_it_was_applied() {
     let world = World::bare().await;
     let taking = Taking::start(&world.machines);

@@ -54,10 +54,23 @@ async fn plan(
         .map_err(|_| Problem::unprocessable("invalid_definition", "the definition is not UTF-8"))?;
     let secrets = app.machines.secrets.names(&name).await?;
     let slot = app.limits.computations.take(&caller)?;
+    // In a task of its own: if the client goes away, the place is taken until the computation has ended.
+    let planned = tokio::spawn(async move {
+        let _slot = slot;
+        compute_plan(&app, name, source, secrets).await
+    });
+    planned.await.unwrap_or_else(|panicked| std::panic::resume_unwind(panicked.into_panic()))
+}
+
+async fn compute_plan(
+    app: &App,
+    name: String,
+    source: String,
+    secrets: definition::SecretNames,
+) -> Result<Answer<Plan>, Problem> {
     let machine = name.clone();
     // Outside of the threads that serve requests, because reading a definition computes only.
     let loaded = tokio::task::spawn_blocking(move || {
-        let _slot = slot;
         definition::load_with("definition", &source, Some(&machine), &secrets)
     });
     let file = loaded

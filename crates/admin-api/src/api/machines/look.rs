@@ -21,6 +21,7 @@ use crate::http::{
     body::{Body, Json, Query},
     path::Path,
 };
+use signalbox_access::Caller;
 use signalbox_api::machines::{
     Activity, AssumedAnswer, AssumedResponse, History, Machine, MachineEntry, MachineState, Machines,
     Simulate,
@@ -166,14 +167,25 @@ async fn route(
     State(app): State<App>,
     Path((machine, label)): Path<(MachineName, LabelName)>,
 ) -> Result<Answer<Value>, Problem> {
-    let _slot = app.limits.computations.take(&caller)?;
-    Ok(Answer(
-        app.machines
-            .inspector
-            .explainer
-            .simulate(&machine, &label, Assumptions { span: YEAR, ..Assumptions::default() })
-            .await?,
-    ))
+    compute_route(&app, &caller, (machine, label), Assumptions { span: YEAR, ..Assumptions::default() }).await
+}
+
+/// Simulates in a task of its own: if the client goes away, the place is taken until the computation has ended.
+async fn compute_route(
+    app: &App,
+    caller: &Caller,
+    (MachineName(machine), LabelName(label)): (MachineName, LabelName),
+    assumptions: Assumptions,
+) -> Result<Answer<Value>, Problem> {
+    let slot = app.limits.computations.take(caller)?;
+    let app = app.clone();
+    let simulated = tokio::spawn(async move {
+        let _slot = slot;
+        app.machines.inspector.explainer.simulate(&machine, &label, assumptions).await
+    });
+    let simulated =
+        simulated.await.unwrap_or_else(|panicked| std::panic::resume_unwind(panicked.into_panic()));
+    Ok(Answer(simulated?))
 }
 
 /// Simulate a label
@@ -214,7 +226,6 @@ async fn simulate(
         AssumedAnswer::Full(AssumedResponse { status, body }) => (state, Assumption { status, body }),
     };
     let webhooks = asked.webhooks.into_iter().map(answer).collect();
-    let _slot = app.limits.computations.take(&caller)?;
     let asking = Assumptions { span, until, metadata: asked.metadata, feeds: asked.feeds, webhooks };
-    Ok(Answer(app.machines.inspector.explainer.simulate(&machine, &label, asking).await?))
+    compute_route(&app, &caller, (machine, label), asking).await
 }
