@@ -29,6 +29,9 @@ use signalbox_seal::Keys;
 /// Maximum number of attempts to change the registry.
 const CHANGE_TRIES: usize = 10;
 
+/// The definition of a queue that this process has put into effect last, in every shard.
+type Configured = Arc<Mutex<Option<Arc<Definition>>>>;
+
 pub(super) struct Core {
     pub(super) options: Options,
     pub(super) stores: Vec<Arc<Store>>,
@@ -51,7 +54,7 @@ pub(super) struct Core {
     pub(super) replays: Notify,
     view: RwLock<Arc<View>>,
     /// By queue: held while this process puts its definition into effect; the definition that was in effect last.
-    pub(super) configured: parking_lot::Mutex<HashMap<String, Arc<Mutex<Option<Arc<Definition>>>>>>,
+    pub(super) configured: parking_lot::Mutex<HashMap<String, Configured>>,
     /// The fabric that this process trusts; another one, or an empty one, is refused.
     trusted: RwLock<Option<String>>,
     /// Reads of the registry that have begun.
