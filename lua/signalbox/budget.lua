@@ -42,8 +42,8 @@ function _M.spend(route, served, percent)
         account = { percent > 0 and MAX_TOKENS or 0, served, now() }
         accounts[route] = account
     end
-    -- Requests that were allowed a retry at the same time use more than is there. What is missing is a debt: without it, each
-    -- group of requests that fails together would be repeated as a whole.
+    -- Requests that were allowed a retry at the same time use more than is there. What is missing is a debt: without
+    -- it, each group of requests that fails together would be repeated as a whole.
     local left = refill(account, served, percent) - 1
     account[1] = left > MIN_TOKENS and left or MIN_TOKENS
     if left < 1 then

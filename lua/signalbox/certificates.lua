@@ -265,8 +265,8 @@ local function shuffled(list)
     return list
 end
 
--- Names without a certificate that clients requested recently, each followed by its client. Clients take turns, and their
--- names are chosen at random, so a client that invents names does not keep the names of others out.
+-- Names without a certificate that clients requested recently, each followed by its client. Clients take turns, and
+-- their names are chosen at random, so a client that invents names does not keep the names of others out.
 function _M.requested()
     local names, clients, waiting = shuffled(requested:get_keys(0)), {}, {}
     for i = 1, #names do

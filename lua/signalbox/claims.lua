@@ -1,5 +1,6 @@
--- Counts of requests in flight, shared by the workers of a router, that are correct after the death of a worker. A killed
--- worker never subtracts its requests, so each worker also counts its own part, and another worker subtracts that.
+-- Counts of requests in flight, shared by the workers of a router, that are correct after the death of a worker. A
+-- killed worker never subtracts its requests, so each worker also counts its own part, and another worker subtracts
+-- that.
 --
 -- No count expires, because a request (a WebSocket) can last for days.
 --
@@ -137,8 +138,8 @@ function _M.sweep()
     end
 end
 
--- Called when this worker starts. Its predecessor is missing already, so the requests of that one are subtracted before this
--- worker accepts the first one.
+-- Called when this worker starts. Its predecessor is missing already, so the requests of that one are subtracted
+-- before this worker accepts the first one.
 function _M.join()
     _M.sweep()
     -- A process ID may be used again.

@@ -1,7 +1,8 @@
--- A clock that only moves forward (CLOCK_MONOTONIC), for everything that is an age or a pause. It is the same in all workers.
+-- A clock that only moves forward (CLOCK_MONOTONIC), for everything that is an age or a pause. It is the same in all
+-- workers.
 --
--- ngx.now() is the time of day. When an operator or NTP sets that back by an hour, a limit, an ejection or a cached answer
--- would last for an hour longer.
+-- ngx.now() is the time of day. When an operator or NTP sets that back by an hour, a limit, an ejection or a cached
+-- answer would last for an hour longer.
 
 local ffi = require("ffi")
 

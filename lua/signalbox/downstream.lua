@@ -1,7 +1,7 @@
 -- Whether the client of a request that waits has left. nginx itself checks this only while it proxies a request.
 --
--- `lua_check_client_abort` in edge.conf ends most of these requests as soon as the client leaves. It does not see the end of
--- a connection behind data that nothing has read yet: the next request, or the last message of TLS.
+-- `lua_check_client_abort` in edge.conf ends most of these requests as soon as the client leaves. It does not see the
+-- end of a connection behind data that nothing has read yet: the next request, or the last message of TLS.
 
 local base = require("resty.core.base")
 local ffi = require("ffi")

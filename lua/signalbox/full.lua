@@ -219,8 +219,8 @@ local function find_route(host)
     return look_up(host, no_route)
 end
 
--- Frees the place of a request that waits for a paused host. Also called in the log phase, because nginx ends a waiting request
--- whose client leaves.
+-- Frees the place of a request that waits for a paused host. Also called in the log phase, because nginx ends a
+-- waiting request whose client leaves.
 local function finish_pause()
     local ctx = ngx.ctx
     local name = ctx.paused
@@ -348,8 +348,8 @@ local function drop_named_headers()
     end
 end
 
--- nginx has begun to forward an answer, so it closes the client's connection after the edge's own. The client has to know:
--- it would lose the next request that it sends there.
+-- nginx has begun to forward an answer, so it closes the client's connection after the edge's own. The client has to
+-- know: it would lose the next request that it sends there.
 local function close_after_answer()
     ngx.header["Connection"] = "close"
 end

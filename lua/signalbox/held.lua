@@ -31,8 +31,8 @@ local function leave(entry, name)
     end
 end
 
--- Waits until a change of `name` arrives, at most `seconds`. Returns false if the request may not wait, and nil if its client
--- has left.
+-- Waits until a change of `name` arrives, at most `seconds`. Returns false if the request may not wait, and nil if
+-- its client has left.
 function _M.wait(name, seconds)
     if _M.count >= MAX_HELD or ngx.worker.exiting() then
         return false

@@ -4,8 +4,8 @@
 --   in ──failures in a row──▶ ejected for first_ms ──▶ in; the next failures in a row eject it for twice as long, up to
 --                                                      longest_ms; forgotten after longest_ms without a failure
 --
--- One failure after the return is not enough, because a client can choose a path whose answer is a 503: after one ejection,
--- one request a minute would remove a healthy instance for good.
+-- One failure after the return is not enough, because a client can choose a path whose answer is a 503: after one
+-- ejection, one request a minute would remove a healthy instance for good.
 --
 -- At most half of a host's instances are ejected; further failing instances keep receiving requests. An instance is
 -- identified by its address, whatever hosts it serves, because it is one process. So failures under other host names
@@ -14,11 +14,11 @@
 --
 -- The hot path runs no Lua when a request ends, so it sees no successes there. Instead record.served shows how many
 -- requests went to the instance since its first failure; when more than half of these did not fail, the failures are
--- not in a row. All records count from which the instance got requests: hosts share instances, and each change of a host
--- makes a new record. Where a success is seen (log phase of @full), it ends the row.
+-- not in a row. All records count from which the instance got requests: hosts share instances, and each change of a
+-- host makes a new record. Where a success is seen (log phase of @full), it ends the row.
 --
--- A worker does not know what the instance answered before the first failure that the worker sees. Therefore this failure
--- is shared with the other workers only when a second one follows in a row.
+-- A worker does not know what the instance answered before the first failure that the worker sees. Therefore this
+-- failure is shared with the other workers only when a second one follows in a row.
 --
 --   signalbox_outliers   "f:<address>"  failures in a row, of all workers; expires
 --                        "e:<address>"  "until ms (clock.lua)|times ejected|last back-off ms"

@@ -68,8 +68,8 @@ function _M.time_is_over(route)
     return rules and rules.retry_timeout and (now() - ngx.req.start_time()) * 1000 >= rules.retry_timeout
 end
 
--- After a failure of a request that has left the location in which nginx measures RETRY_TIMEOUT: whether the retry window is
--- over.
+-- After a failure of a request that has left the location in which nginx measures RETRY_TIMEOUT: whether the retry
+-- window is over.
 function _M.window_is_over(route)
     local rules = rules_of(route)
     local limit = rules and rules.retry_timeout or _M.retry_timeout_ms

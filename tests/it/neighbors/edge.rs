@@ -4,7 +4,7 @@ use std::{
     io,
     net::{Ipv4Addr, SocketAddr},
     sync::{Arc, Mutex},
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use nix::sys::signal::Signal;
@@ -23,7 +23,7 @@ use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::{TcpSocket, TcpStream},
     process::Command,
-    time::timeout,
+    time::{Instant, timeout},
 };
 
 use crate::acme;

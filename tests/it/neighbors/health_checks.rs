@@ -1,11 +1,11 @@
 //! Neighbors that share health checks.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use serde_json::{Value, json};
 use signalbox_testkit::eventually;
 use signalbox_tests::{http::Request, system::System, upstream::App};
-use tokio::{net::TcpListener, task::JoinHandle};
+use tokio::{net::TcpListener, task::JoinHandle, time::Instant};
 
 /// Accepts connections at all addresses of loopback and never answers.
 async fn hanging() -> (u16, JoinHandle<()>) {

@@ -5,7 +5,7 @@ use std::{
         Arc,
         atomic::{AtomicBool, AtomicUsize, Ordering},
     },
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use serde_json::json;
@@ -17,6 +17,7 @@ use signalbox_tests::{
 };
 
 use crate::bus_api::Bus;
+use tokio::time::Instant;
 
 /// The commands that the fabric has executed so far, those in scripts included.
 async fn commands(bus: &Bus) -> u64 {

@@ -318,11 +318,16 @@ async fn inputs_of_a_machine_take_no_event_from_before_it_was_applied() {
     }
 }
 
+/// Positions of inputs after a page was applied.
+type Applied = Vec<(InputPosition, Result<(), Error>)>;
+/// A version that is active, and its inputs.
+type Active = (u64, Vec<(usize, u8)>);
+
 /// A pacemaker that is paused after any step: it has read a page, or has applied one and not stored that it did.
 struct Paused {
     machines: Machines,
     read: Vec<Page>,
-    applied: Vec<(Page, Vec<(InputPosition, Result<(), Error>)>)>,
+    applied: Vec<(Page, Applied)>,
 }
 
 impl Paused {
@@ -360,7 +365,7 @@ async fn each_event_is_applied_once_by_each_input_that_existed_when_it_was_publi
         let pacemaker = |machines| Paused { machines, read: Vec::new(), applied: Vec::new() };
         let mut pacemakers = [pacemaker(world.machines.clone()), pacemaker(world.another())];
         // The active definition, how often the machine was created, and label → what was applied to it.
-        let (mut active, mut life, mut number): (Option<(u64, Vec<(usize, u8)>)>, u32, u32) = (None, 0, 0);
+        let (mut active, mut life, mut number): (Option<Active>, u32, u32) = (None, 0, 0);
         let mut expected: BTreeMap<String, BTreeSet<(u8, u32)>> = BTreeMap::new();
         for _ in 0..120 {
             match random.random_range(0..20) {

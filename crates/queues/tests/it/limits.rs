@@ -107,7 +107,7 @@ async fn a_full_queue_rejects_new_messages_or_drops_the_oldest_with_a_gap() {
     assert_eq!(hands.queues.gaps(Q).await.unwrap(), []);
 }
 
-fn many<'a>(environment: &'a str, count: usize) -> Vec<(&'a str, &'a str)> {
+fn many(environment: &str, count: usize) -> Vec<(&str, &str)> {
     vec![(environment, "x"); count]
 }
 

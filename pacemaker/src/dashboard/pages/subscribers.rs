@@ -110,7 +110,7 @@ pub(super) fn outcome(result: DeliveryResult) -> (&'static str, &'static str) {
         DeliveryResult::Retried => ("retried", "warn"),
         DeliveryResult::Dead => ("dead letter", "bad"),
         DeliveryResult::Gone => ("gone", "bad"),
-        DeliveryResult::Waiting => ("waits for a place", "warn"),
+        DeliveryResult::Waiting => ("waiting", "warn"),
     }
 }
 
