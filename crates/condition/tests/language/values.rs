@@ -421,6 +421,7 @@ fn expensive(also: &str) -> (Setting, String) {
 }
 
 #[test]
+#[allow(clippy::disallowed_methods, reason = "without the limit, it takes minutes")]
 fn an_evaluation_compares_a_limited_number_of_values() {
     let (setting, text) = expensive("metadata.l is in [1]");
     let start = Instant::now();
@@ -433,6 +434,7 @@ fn an_evaluation_compares_a_limited_number_of_values() {
 }
 
 #[test]
+#[allow(clippy::disallowed_methods, reason = "without the limit, it takes minutes")]
 fn the_search_for_the_earliest_time_compares_a_limited_number_of_values() {
     let (setting, text) = expensive("13h has passed since system.entered_state");
     let text = format!("({text}) and system.time >= 19:00 and system.date is in [\"2027-01-01\"]");

@@ -1,11 +1,8 @@
 //! Active health checks: verdicts on the table, and the prober against real servers.
 
-use std::{
-    sync::{
-        Arc,
-        atomic::{AtomicUsize, Ordering},
-    },
-    time::Instant,
+use std::sync::{
+    Arc,
+    atomic::{AtomicUsize, Ordering},
 };
 
 use serde_json::{Value, json};
@@ -14,6 +11,7 @@ use tokio::{
     net::{TcpListener, UnixListener},
     sync::watch,
     task::JoinHandle,
+    time::Instant,
 };
 use tokio_util::sync::CancellationToken;
 
