@@ -100,7 +100,7 @@ impl World {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_tenant_whose_queue_fills_the_memory_is_rejected_and_others_lose_nothing() {
     let world = World::new("memory-queue", &[]).await;
-    let queue = json!({"pattern": "loud:*:*"});
+    let queue = json!({"pattern": "loud:.*"});
     let made = ask(&world.system, &world.system.token, "PUT", "/queues/backlog", Some(&queue)).await;
     assert_eq!(made.status, 201, "{}", made.text());
     world.limit_memory().await;

@@ -86,7 +86,7 @@ async fn a_receiver_that_hangs_on_64_lanes_costs_neither_other_subscribers_nor_r
     .await;
     let urls = (1..=300).map(|n| json!({"type": "update", "url": format!("https://shop.example/{n}")}));
     let many = json!(urls.collect::<Vec<_>>());
-    assert_eq!(bus.call(&shop, "POST", "/topics/broken", Some(&many)).await.status, 200);
+    assert_eq!(bus.call(&shop, "POST", "/topics/broken/events", Some(&many)).await.status, 200);
     eventually("its lanes to wait", || async {
         let jobs = bus.root("GET", "/bus/metrics", None).await.json()["jobs"].clone();
         if jobs["waiting"].as_u64() > Some(50) { Ok(()) } else { Err(jobs) }

@@ -340,7 +340,7 @@ async fn a_shard_without_the_definition_reports_it() {
     assert_eq!(hands.field("queue:q|settings", "in_flight_limit").await, Some(0));
 }
 
-/// A pacemaker was killed between two parts of a change that the next change takes back.
+/// A pacemaker was killed between two parts of a change that the next change reverts.
 #[tokio::test]
 async fn a_change_after_one_that_was_interrupted_leaves_no_facet_with_its_settings() {
     let server = Server::in_memory().await;
