@@ -133,25 +133,6 @@ async fn a_forgotten_queue_is_bounded_by_its_retention() {
     system.stop().await;
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn a_damaged_queue_delays_no_other() {
-    let system = start("neighbors-damaged-queue").await;
-    ok(&system, "PUT", "/queues/damaged", json!({"pattern": "damaged:.*"})).await;
-    ok(&system, "PUT", "/queues/jobs", json!({"pattern": ".*:job:.*", "lease_seconds": 1})).await;
-    let _: i64 = system.cli(System::FABRIC, "DEL queue:damaged|settings").await;
-    let _: String = system.cli(System::FABRIC, "SET queue:damaged|settings x").await;
-    let _: i64 = system.cli(System::FABRIC, "ZADD queue:|due 1 damaged").await;
-    send(&system, "1", 1).await;
-    let pulled = ok(&system, "POST", "/queues/jobs/pull", json!({"max": 1})).await;
-    assert_eq!(pulled["messages"].as_array().unwrap().len(), 1);
-    eventually("the lease to end", || async {
-        let again = ok(&system, "POST", "/queues/jobs/pull", json!({"max": 1})).await;
-        if again["messages"][0]["attempt"] == 2 { Ok(()) } else { Err(again) }
-    })
-    .await;
-    system.stop().await;
-}
-
 /// Clients delete queues and do not wait for the end. The names are used again while housekeeping removes the rest.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_queue_that_is_created_again_keeps_its_messages_next_to_queues_that_are_removed() {
