@@ -83,10 +83,10 @@ const MAXIMA: [(&str, i64); 11] = [
     ("dead_after_ms", 500),
     ("housekeeping_ms", 100),
     ("request_events", 10_000),
-    ("batch_bytes", 67_108_864),
-    ("call_events", 10_000),
-    ("call_appends", 1_000_000),
-    ("call_bytes", 268_435_456),
+    ("batch_bytes", 8_388_608),
+    ("call_events", 2_000),
+    ("call_appends", 100_000),
+    ("call_bytes", 33_554_432),
 ];
 
 fn from_environment(name: &str) -> Option<u64> {
