@@ -251,6 +251,8 @@ async fn published_again(fleet: &Fleet, first: usize) -> Response {
         match answer.status {
             200 => Ok(answer),
             503 => Err(expect_503(&answer)),
+            // The shortage of memory is over, and housekeeping has not noticed it yet.
+            429 if answer.json()["code"] == "environment_limit_reached" => Err(answer.text()),
             _ => panic!("{answer:?}"),
         }
     })
