@@ -4,13 +4,10 @@
 //! until it is notified of an earlier one, so it costs nothing while nothing is due. Every pacemaker sweeps: the
 //! second one finds nothing, and none has to detect that another died.
 
-use std::{collections::HashMap, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
 use signalbox_store::{Kind, Notice};
-use tokio::{
-    sync::Notify,
-    time::{Instant, sleep},
-};
+use tokio::{sync::Notify, time::sleep};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use super::{
@@ -75,9 +72,8 @@ async fn listen(inner: Arc<Inner>, dues: Vec<Arc<Notify>>, shutdown: Cancellatio
 }
 
 async fn sweep(inner: Arc<Inner>, store: Arc<Store>, due: Arc<Notify>, shutdown: CancellationToken) {
-    let mut broken = HashMap::new();
     loop {
-        let pause = sweep_due(&inner, &store, &mut broken).await.unwrap_or_else(|error| {
+        let pause = sweep_due(&inner, &store).await.unwrap_or_else(|error| {
             tracing::debug!(%error, "queues not swept, retrying");
             PAUSE
         });
@@ -90,27 +86,19 @@ async fn sweep(inner: Arc<Inner>, store: Arc<Store>, due: Arc<Notify>, shutdown:
 }
 
 /// Sweeps all queues that are due. Returns the time until the next is due; the longest one if there is none. A queue that
-/// cannot be swept is `broken` until the given time.
-async fn sweep_due(
-    inner: &Inner,
-    store: &Store,
-    broken: &mut HashMap<String, Instant>,
-) -> Result<Duration, signalbox_store::Error> {
+/// cannot be swept is postponed.
+async fn sweep_due(inner: &Inner, store: &Store) -> Result<Duration, signalbox_store::Error> {
     loop {
-        broken.retain(|_, until| *until > Instant::now());
-        let retry = broken.values().min().map_or(Duration::MAX, |until| *until - Instant::now());
-        let first = store.next_dues(broken.len() + 1).await?;
-        let next = first.into_iter().find(|(queue, _)| !broken.contains_key(queue));
-        let Some((queue, due_ms)) = next else { return Ok(retry) };
+        let Some((queue, due_ms)) = store.next_due().await? else { return Ok(Duration::MAX) };
         let now_ms = store.now_ms().await?;
         if due_ms > now_ms {
-            return Ok(retry.min(Duration::from_millis(due_ms - now_ms)));
+            return Ok(Duration::from_millis(due_ms - now_ms));
         }
         let swept = match store.sweep(&queue, PART, inner.options.dead_messages).await {
             Err(error) if error.kind() == Kind::Broken => {
-                let source = std::error::Error::source(&error);
-                tracing::error!(queue, %error, ?source, "queue not swept");
-                broken.insert(queue, Instant::now() + BROKEN_PAUSE);
+                let source = std::error::Error::source(&error).map(ToString::to_string);
+                tracing::error!(queue, %error, source, "queue not swept");
+                store.postpone(&queue, due_ms, BROKEN_PAUSE).await?;
                 continue;
             }
             swept => swept?,

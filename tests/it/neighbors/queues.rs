@@ -161,3 +161,29 @@ async fn a_queue_that_is_created_again_keeps_its_messages_next_to_queues_that_ar
     assert_eq!(waiting(&system, "small").await, 100);
     system.stop().await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_damaged_queue_delays_no_other() {
+    let system = start("neighbors-damaged-queue").await;
+    ok(&system, "PUT", "/queues/damaged", json!({"pattern": "damaged:.*", "lease_seconds": 1})).await;
+    ok(&system, "PUT", "/queues/jobs", json!({"pattern": ".*:job:.*", "lease_seconds": 1})).await;
+    // Its lease ends after the damage.
+    ok(&system, "POST", "/messages", json!({"environment": "damaged", "type": "t", "name": "n"})).await;
+    ok(&system, "POST", "/queues/damaged/pull", json!({"max": 1})).await;
+    let _: i64 = system.cli(System::FABRIC, "DEL queue:damaged|settings").await;
+    let _: String = system.cli(System::FABRIC, "SET queue:damaged|settings x").await;
+    eventually("the damaged queue to be postponed", || async {
+        let log = system.log_text(&System::PACEMAKER);
+        if log.contains("queue not swept") { Ok(()) } else { Err(log.lines().count()) }
+    })
+    .await;
+    send(&system, "1", 1).await;
+    let pulled = ok(&system, "POST", "/queues/jobs/pull", json!({"max": 1})).await;
+    assert_eq!(pulled["messages"].as_array().unwrap().len(), 1);
+    eventually("the lease to end", || async {
+        let again = ok(&system, "POST", "/queues/jobs/pull", json!({"max": 1})).await;
+        if again["messages"][0]["attempt"] == 2 { Ok(()) } else { Err(again) }
+    })
+    .await;
+    system.stop().await;
+}

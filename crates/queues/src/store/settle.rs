@@ -1,11 +1,13 @@
 //! Settling messages in flight.
 
+use std::time::Duration;
+
 use signalbox_store::{Error, keys};
 
 use super::Store;
 use crate::Settled;
 
-scripts! { ACK: "ack", NACK: "nack", EXTEND: "extend", SWEEP: "sweep" }
+scripts! { ACK: "ack", NACK: "nack", EXTEND: "extend", SWEEP: "sweep", POSTPONE: "postpone" }
 
 /// The result of a sweep, in messages.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -109,18 +111,23 @@ impl Store {
         Ok(Swept { expired, due, dead, ready })
     }
 
-    /// The queue whose next sweep is due first, and its time in unix milliseconds.
-    pub async fn next_due(&self) -> Result<Option<(String, u64)>, Error> {
-        Ok(self.next_dues(1).await?.into_iter().next())
+    /// Postpones the next sweep of a queue that was due at `due_ms`, by `pause` from now.
+    pub(crate) async fn postpone(&self, queue: &str, due_ms: u64, pause: Duration) -> Result<(), Error> {
+        let call = POSTPONE.call().key(&keys::queues::shared(self.shard.tag()).due());
+        let call = call.arg(self.clock.argument()).arg(queue).arg(due_ms);
+        call.arg(u64::try_from(pause.as_millis()).unwrap_or(u64::MAX))
+            .run::<u64>(self.redis())
+            .await
+            .map(drop)
     }
 
-    /// The first queues in the order of their next sweeps, at most `most`.
-    pub(crate) async fn next_dues(&self, most: usize) -> Result<Vec<(String, u64)>, Error> {
+    /// The queue whose next sweep is due first, and its time in unix milliseconds.
+    pub async fn next_due(&self) -> Result<Option<(String, u64)>, Error> {
         let key = keys::queues::shared(self.shard.tag()).due();
         let first: Vec<(String, f64)> =
-            self.redis().command("ZRANGE").key(&key).arg((0, most - 1, "WITHSCORES")).query().await?;
+            self.redis().command("ZRANGE").key(&key).arg((0, 0, "WITHSCORES")).query().await?;
         // Scores are whole milliseconds.
         #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
-        Ok(first.into_iter().map(|(queue, due)| (queue, due as u64)).collect())
+        Ok(first.into_iter().map(|(queue, due)| (queue, due as u64)).next())
     }
 }
