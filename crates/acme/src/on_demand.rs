@@ -2,7 +2,7 @@
 //!
 //! Any client can invent names, so a certificate is ordered only after the operator's check URL answered 200. The URL is asked
 //! once for a name in ten minutes, within a time limit and a budget of all pacemakers. A client may use as much of that budget
-//! as is left: one client alone uses half of it, and a client that has not asked for a name before always finds a part.
+//! as is left: one client alone uses half of it, the next one a quarter, and so on.
 
 use std::{collections::HashMap, net::IpAddr};
 

@@ -416,7 +416,7 @@ pub(super) async fn relieve(core: &Arc<Core>, store: &Store) -> Result<u64, Erro
     forget_log(store).await?;
     let environments = store.environments().await?;
     memory = Memory::read(core, store).await?;
-    // Labels, states of objects and dead letters are no environment's, but memory all the same.
+    // Labels, states of objects and dead letters use memory, although they belong to no environment.
     let others = memory.used.saturating_sub(environments.values().sum());
     let largest = environments.values().copied().max().unwrap_or_default().max(others);
     if memory.is_short() {

@@ -190,7 +190,7 @@ impl Definition {
         ] {
             limit.map_or(Ok(0), |limit| in_range(field, limit, 1, most))?;
         }
-        // 0 is no limit, as for one environment.
+        // 0 means no limit, as for one environment.
         let in_flight_limit = wanted.in_flight_limit.filter(|limit| *limit > 0);
         in_range("in_flight_limit", in_flight_limit.unwrap_or_default(), 0, MAX_IN_FLIGHT)?;
         let backoff_ms = span("backoff_seconds", wanted.backoff_seconds, 0, 0)?;

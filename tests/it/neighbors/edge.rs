@@ -125,22 +125,20 @@ async fn clients_that_left_a_paused_host_keep_no_place_and_their_requests_are_no
     let pause = json!({"v": 1, "pause": {"wait_ms": 60_000, "most": 2}});
     let (system, app) = edge("neighbor-pause", Some(pause), |builder| builder.workers(1)).await;
     let post = Request::new("POST", HOST, "/").body("pay").to_bytes();
-    {
-        // Two wait, and both leave.
-        let mut gone = Vec::new();
-        for _ in 0..2 {
-            let mut connection = Connection::open(system.edge).await.unwrap();
-            connection.write(&post).await.unwrap();
-            gone.push(connection);
-        }
-        eventually("no place to be left", async || {
-            let mut third = Connection::open(system.edge).await.unwrap();
-            let refused = third.send_noise_patiently(&post, Duration::from_millis(300)).await;
-            equal(refused.map(|response| response.status), Some(503))
-        })
-        .await;
-        drop(gone);
+    // Two wait, and both leave.
+    let mut gone = Vec::new();
+    for _ in 0..2 {
+        let mut connection = Connection::open(system.edge).await.unwrap();
+        connection.write(&post).await.unwrap();
+        gone.push(connection);
     }
+    eventually("no place to be left", async || {
+        let mut third = Connection::open(system.edge).await.unwrap();
+        let refused = third.send_noise_patiently(&post, Duration::from_millis(300)).await;
+        equal(refused.map(|response| response.status), Some(503))
+    })
+    .await;
+    drop(gone);
     let mut patient = eventually("a place to be free", async || {
         let mut stream = from(Ipv4Addr::LOCALHOST, system.edge, "/").await.unwrap();
         let response = timeout(Duration::from_millis(500), answer(&mut stream)).await;

@@ -103,7 +103,7 @@ local function main(lanes)
     local entry = take(lanes, ARGV[at], now, places)
     if entry then
       reply[#reply + 1] = entry
-      -- The first three values of a batch are no events.
+      -- The first three values of a batch describe it; the events follow.
       events = events + #entry[9] - 4
     end
     at = at + 1

@@ -320,7 +320,7 @@ async fn a_repeated_update_that_changed_nothing_does_not_undo_a_later_one() {
 async fn another_index_evaluates_no_unchanged_gate() {
     let without = GATES.replace("    index: [metadata.plan, metadata.size]\n", "");
     let world = World::new(&without).await;
-    // The creation is no update, so its gate was not evaluated.
+    // A creation is not an update, so its gate was not evaluated.
     world.create("a", json!({"a": 1, "b": 2, "plan": "pro"})).await;
     let plan = &world.machines.inspector.planner;
     let old = world.machines.definitions.current(M).await.unwrap();
