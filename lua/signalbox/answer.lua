@@ -39,8 +39,8 @@ local function wants_html()
 end
 
 -- As gRPC maps HTTP codes: UNAUTHENTICATED, PERMISSION_DENIED, UNIMPLEMENTED if there is no such endpoint,
--- RESOURCE_EXHAUSTED, FAILED_PRECONDITION for a loop; otherwise INVALID_ARGUMENT if the call is at fault, and UNAVAILABLE
--- if it may be repeated.
+-- RESOURCE_EXHAUSTED, FAILED_PRECONDITION for a loop; otherwise INVALID_ARGUMENT if the call is at fault, and
+-- UNAVAILABLE if it may be repeated.
 local GRPC_STATUS = { [401] = 16, [403] = 7, [404] = 12, [405] = 12, [413] = 8, [429] = 8, [501] = 12, [508] = 9 }
 local INVALID_ARGUMENT, UNAVAILABLE = 3, 14
 

@@ -364,8 +364,8 @@ local function unusual(kind, tried)
         uncount()
         close_after_answer()
         return answer.problem(502, "interim_response",
-            "The instance sent an interim response, such as 103 Early Hints, which this edge cannot forward, or switched "
-                .. "protocols although the request did not ask for it.")
+            "The instance sent an interim response, such as 103 Early Hints, which this edge cannot forward, or "
+                .. "switched protocols although the request did not ask for it.")
     elseif kind == "not_http" then
         uncount()
         local _, address = attempts.addresses()

@@ -2,9 +2,9 @@
 --
 --   interim    103 Early Hints and other 1xx. nginx would pass it on as the final answer, and wait for the end of a
 --              connection that has none. After a HEAD it would even keep the connection, and the final answer would
---              become that of the next request there. 101 is one of them unless the edge forwarded the request's Upgrade:
---              nginx would copy the instance's bytes to the client's connection if the client sent an Upgrade of any kind,
---              also in HTTP/2, where other requests share that connection.
+--              become that of the next request there. 101 is one of them unless the edge forwarded the request's
+--              Upgrade: nginx would copy the instance's bytes to the client's connection if the client sent an
+--              Upgrade of any kind, also in HTTP/2, where other requests share that connection.
 --   not_http   anything that is not HTTP, which nginx takes for an answer of HTTP/0.9 and passes on without a status
 --              line.
 --
