@@ -38,16 +38,22 @@ local function wants_html()
     return at and not (other and other < at)
 end
 
--- As gRPC maps HTTP codes: INVALID_ARGUMENT, UNAUTHENTICATED, PERMISSION_DENIED, UNIMPLEMENTED if there is no such
--- endpoint, RESOURCE_EXHAUSTED, FAILED_PRECONDITION for a loop; otherwise UNAVAILABLE: the call may be repeated.
-local GRPC_STATUS = { [400] = 3, [401] = 16, [403] = 7, [404] = 12, [405] = 12, [429] = 8, [508] = 9 }
-local GRPC_UNAVAILABLE = 14
+-- As gRPC maps HTTP codes: UNAUTHENTICATED, PERMISSION_DENIED, UNIMPLEMENTED if there is no such endpoint,
+-- RESOURCE_EXHAUSTED, FAILED_PRECONDITION for a loop; otherwise INVALID_ARGUMENT if the call is at fault, and
+-- UNAVAILABLE if it may be repeated.
+local GRPC_STATUS = { [401] = 16, [403] = 7, [404] = 12, [405] = 12, [413] = 8, [429] = 8, [501] = 12, [508] = 9 }
+local INVALID_ARGUMENT, UNAVAILABLE = 3, 14
+
+-- Whether the client expects a gRPC status.
+function _M.is_grpc()
+    return var.edge_grpc == "1"
+end
 
 -- Trailers only: one header frame that ends the stream (the gRPC protocol over HTTP/2).
 local function grpc(status, detail)
     ngx.status = 200
     ngx.header["Content-Type"] = "application/grpc"
-    ngx.header["grpc-status"] = GRPC_STATUS[status] or GRPC_UNAVAILABLE
+    ngx.header["grpc-status"] = GRPC_STATUS[status] or status < 500 and INVALID_ARGUMENT or UNAVAILABLE
     ngx.header["grpc-message"] = detail
     ngx.header["Content-Length"] = 0
     return ngx.exit(200)
@@ -65,7 +71,7 @@ function _M.problem(status, code, detail, retry_after)
     local header = ngx.header
     header["X-Signalbox-Error"] = code
     header["Retry-After"] = retry_after
-    if var.edge_grpc == "1" then
+    if _M.is_grpc() then
         return grpc(status, detail)
     end
     ngx.status = status
@@ -89,6 +95,11 @@ function _M.problem(status, code, detail, retry_after)
     header["Content-Length"] = #body
     ngx.print(body)
     return ngx.exit(status)
+end
+
+-- Answers for nginx, which has ended the request with an error.
+function _M.failed()
+    return _M.problem(ngx.status, var.edge_reason, var.edge_detail)
 end
 
 return _M

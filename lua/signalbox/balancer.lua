@@ -160,8 +160,7 @@ end
 
 -- The header filter of the hot path.
 function _M.header()
-    local status = status_of(get_request())
-    if status < 200 and status ~= 101 then
+    if status_of(get_request()) < 200 then
         return response.check()
     end
 end

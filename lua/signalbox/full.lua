@@ -48,6 +48,7 @@ local _M = {}
 local paused = {}
 
 local RETRY_AFTER_SECONDS = 1
+local SLASH = byte("/")
 -- nginx's status for the log.
 local CLIENT_CLOSED_REQUEST = 499
 -- How often a held request checks whether its only instance accepts connections again.
@@ -291,7 +292,9 @@ end
 -- Path and arguments before a prefix is removed, as an instance reads them. path: as rule_for_path returns it.
 local function sent_uri(rule, path)
     if not path then
-        return ngx.var.request_uri
+        local sent = ngx.var.request_uri
+        -- An absolute request line may have no path: `GET http://app.test?a=1`.
+        return byte(sent) == SLASH and sent or "/" .. sent
     end
     local uri = rule and rule.strip and ngx.var.uri or path
     local args = ngx.var.args
@@ -361,7 +364,8 @@ local function unusual(kind, tried)
         uncount()
         close_after_answer()
         return answer.problem(502, "interim_response",
-            "The instance sent an interim response, such as 103 Early Hints, which this edge cannot forward.")
+            "The instance sent an interim response, such as 103 Early Hints, which this edge cannot forward, or "
+                .. "switched protocols although the request did not ask for it.")
     elseif kind == "not_http" then
         uncount()
         local _, address = attempts.addresses()
@@ -513,7 +517,7 @@ function _M.header()
         local address = ngx.var.edge_counted
         if address ~= "" and ngx.var[rules.sticky_variable] ~= sticky.value(route, address) then
             resp.add_header("Set-Cookie",
-                sticky.cookie(route, address, ngx.var.scheme == "https", ctx.cookie_path))
+                sticky.cookie(route, address, ngx.var.edge_scheme == "https", ctx.cookie_path))
         end
     end
 end

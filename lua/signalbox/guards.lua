@@ -47,7 +47,7 @@ local function maintenance(rules)
             return
         end
     end
-    if not given.body then
+    if not given.body or answer.is_grpc() then
         return answer.problem(given.status, "maintenance", "This host is under maintenance. Try again later.",
             given.retry_after)
     end

@@ -2,7 +2,9 @@
 --
 --   interim    103 Early Hints and other 1xx. nginx would pass it on as the final answer, and wait for the end of a
 --              connection that has none. After a HEAD it would even keep the connection, and the final answer would
---              become that of the next request there.
+--              become that of the next request there. 101 is one of them unless the edge forwarded the request's
+--              Upgrade: nginx would copy the instance's bytes to the client's connection if the client sent an
+--              Upgrade of any kind, also in HTTP/2, where other requests share that connection.
 --   not_http   anything that is not HTTP, which nginx takes for an answer of HTTP/0.9 and passes on without a status
 --              line.
 --
@@ -25,6 +27,7 @@ local _M = {}
 
 -- The value of ngx.status for an answer that nginx takes for HTTP/0.9.
 local HTTP_09 = 9
+local SWITCH = 101
 local VERSIONS = { ["HTTP/1.0"] = 1000, ["HTTP/1.1"] = 1001, ["HTTP/2.0"] = 2000 }
 
 -- The first fields of three structures, which are the same in all versions from 1.18 to 1.28.
@@ -88,7 +91,7 @@ end
 -- ngx.exit returns in a header filter.
 function _M.check()
     local status = ngx.status
-    if status >= 200 or status == 101 then
+    if status >= 200 or status == SWITCH and (var.edge_upgrade or "") ~= "" then
         return
     end
     local request = get_request()

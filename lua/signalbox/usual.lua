@@ -206,7 +206,9 @@ function _M.begin()
     end
     if line and get(get_request(), "host") then
         local size = tonumber(length[0])
-        if size == headers[line].value.len and C.memcmp(value[0], headers[line].value.data, size) == 0 then
+        if size == headers[line].value.len and C.memcmp(value[0], headers[line].value.data, size) == 0
+            and is_ascii()
+        then
             local host = ffi_string(value[0], size)
             if get(get_request(), "uri") and is_ascii() then
                 last_request, last_host = address_of(get_request()), host

@@ -47,8 +47,8 @@ return function(it)
 
     -- A real gRPC call needs HTTP/2, which the client of the specs does not speak: the variable is set by hand.
     it("answers a gRPC call with the status that gRPC assigns to an HTTP code", function()
-        for status, wanted in pairs({ [400] = "3", [403] = "7", [404] = "12", [405] = "12", [429] = "8", [502] = "14",
-            [503] = "14", [504] = "14" }) do
+        for status, wanted in pairs({ [400] = "3", [403] = "7", [404] = "12", [405] = "12", [413] = "8", [415] = "3",
+            [429] = "8", [502] = "14", [503] = "14", [504] = "14" }) do
             local response = problem(nil, status, nil, { edge_grpc = "1" })
             equal({ response.status, response.headers["grpc-status"], response.headers["grpc-message"], response.body },
                 { 200, wanted, DETAIL, "" }, "HTTP " .. status)

@@ -123,7 +123,7 @@ pub fn fast(line: &[u8]) -> Option<Record<'_>> {
     }
     let key = std::str::from_utf8(key).ok()?;
     let answers = Answers::new(addresses, times, statuses);
-    record(Cow::Borrowed(key), at_ms, bytes, code, nginx_ms, times, statuses, answers)
+    record(Cow::Borrowed(key), at_ms, bytes, code, nginx_ms, times, answered(statuses), answers)
 }
 
 /// Whether a line has no escapes and no control characters, so that every quote in it ends a string. Folding the bytes
@@ -173,10 +173,9 @@ fn record<'a>(
     code: u64,
     nginx_ms: u64,
     times: &[u8],
-    statuses: &[u8],
+    answered: bool,
     answers: Answers<'a>,
 ) -> Option<Record<'a>> {
-    let answered = answered(statuses);
     let upstream_ms = sum_of_times(times)?.filter(|_| answered);
     if key.len() > MAX_KEY_BYTES || code > 999 || bytes.max(nginx_ms).max(at_ms) > MAX_VALUE {
         return None;
@@ -265,6 +264,8 @@ struct Wire<'a> {
     upstream_status: Option<&'a RawValue>,
     #[serde(borrow, default)]
     upstream_addr: Option<&'a RawValue>,
+    #[serde(borrow, default)]
+    upstream_header_time: Option<&'a RawValue>,
 }
 
 /// Parses any JSON object that has the fields.
@@ -274,6 +275,13 @@ pub fn slow(line: &[u8]) -> Option<Record<'_>> {
     // Logs of versions that did not write the status: there, only the time shows whether an instance
     // answered.
     let statuses = wire.upstream_status.map_or(Some(Cow::Borrowed("200")), text)?;
+    // When an instance refuses or times out, nginx lists a status of its own, but no time at which headers arrived. Lines of
+    // requests that stayed on the hot path lack that list: nginx's own status would have led them off it.
+    let headers = wire.upstream_header_time.map(text);
+    let answered = match &headers {
+        Some(times) => elements(times.as_ref()?.as_bytes()).any(|time| milliseconds(time).is_some()),
+        None => answered(statuses.as_bytes()),
+    };
     let addresses = wire.upstream_addr.map_or(Some(Cow::Borrowed("-")), text)?;
     let answers = Answers::new(addresses.as_bytes(), times.as_bytes(), statuses.as_bytes()).into_owned();
     record(
@@ -283,7 +291,7 @@ pub fn slow(line: &[u8]) -> Option<Record<'_>> {
         text(wire.code)?.parse().ok()?,
         decimal_ms(&text(wire.nginx_response_time)?)?,
         times.as_bytes(),
-        statuses.as_bytes(),
+        answered,
         answers,
     )
 }
@@ -330,6 +338,17 @@ mod tests {
         };
         assert_eq!(fast(OURS.as_bytes()), Some(wanted.clone()));
         assert_eq!(slow(OURS.as_bytes()), Some(wanted));
+    }
+
+    #[test]
+    fn a_request_that_every_instance_refused_records_no_time() {
+        for (headers, ms) in [("-", None), ("- : -, -", None), ("- : 0.002", Some(4)), ("0.000", Some(4))] {
+            let line = OURS
+                .replace("_status\":\"200", "_status\":\"502")
+                .replace("\"4d1f\"}", &format!("\"4d1f\",\"upstream_header_time\":\"{headers}\"}}"));
+            assert_eq!(fast(line.as_bytes()), None);
+            assert_eq!(slow(line.as_bytes()).unwrap().upstream_ms, ms, "{headers}");
+        }
     }
 
     #[test]

@@ -137,7 +137,7 @@ local function call(instance, request, timeout_ms)
     if ok then
         head, err = read_head(reader)
     end
-    status = head and tonumber(match(head, "^HTTP/1%.[01] (%d%d%d)"))
+    status = head and tonumber(match(head, "^HTTP/1%.[01] (%d%d%d)[ \r]"))
     if status then
         headers, err = headers_of(head)
     end

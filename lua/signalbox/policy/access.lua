@@ -63,6 +63,10 @@ local function header_names(value, where, take)
     return names
 end
 
+-- Headers that describe the client's own connection and body. The call of forward authentication has others.
+local FRAMING = { connection = true, ["content-length"] = true, expect = true, host = true, ["keep-alive"] = true,
+    te = true, ["transfer-encoding"] = true, upgrade = true }
+
 local function forward(value, take)
     local given = take.object(value, "access.forward")
     if not given then
@@ -86,7 +90,9 @@ local function forward(value, take)
     }
     for _, names in ipairs({ DEFAULT_SENT, header_names(given.send, "access.forward.send", take) }) do
         for _, name in ipairs(names) do
-            rules.send[#rules.send + 1] = name
+            if not FRAMING[lower(name)] then
+                rules.send[#rules.send + 1] = name
+            end
         end
     end
     -- Answers to other requests are not used.

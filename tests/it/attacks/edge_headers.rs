@@ -326,3 +326,75 @@ async fn fields_of_the_connection_in_an_http2_request_do_not_reach_the_instance(
     assert_eq!(received(&echo, "Host"), ["app.test"], "{echo}");
     system.stop().await;
 }
+
+/// A complete answer for another request of the connection, as an instance would forge it: a HEADERS frame with `:status:
+/// 200` of the static table and a DATA frame, both for stream 1.
+const FORGED_FRAMES: &[u8] = b"\0\0\x01\x01\x04\0\0\0\x01\x88\0\0\x06\0\x01\0\0\0\x01FORGED";
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_instance_that_switches_protocols_writes_nothing_to_a_connection_that_others_use() {
+    let mut ports = Reservation::default();
+    let h2c = SocketAddr::from(([127, 0, 0, 1], ports.add().unwrap()));
+    let system = System::with("attack-switch", |builder| {
+        builder.without_pacemaker().without_sidecar().nginx("EDGE_H2C_LISTEN", h2c.to_string())
+    })
+    .await;
+    let head = b"HTTP/1.1 101 Switching Protocols\r\nConnection: upgrade\r\nUpgrade: websocket\r\n\r\n";
+    let forger = Raw::saying([head, FORGED_FRAMES].concat()).await;
+    for host in ["plain.test", "ruled.test"] {
+        system.cli::<()>(System::PRIMARY, &format!("SADD instances:{host} {}", forger.address)).await;
+    }
+    system.cli::<()>(System::PRIMARY, r#"SET policy:ruled.test {"timeouts":{"read_ms":5000}}"#).await;
+    system.settle().await;
+    for host in ["plain.test", "ruled.test"] {
+        for fields in
+            ["upgrade: websocket\n", "connection: upgrade\nupgrade: websocket\n", "upgrade: h2c\n", ""]
+        {
+            let request = format!(":method: GET\n:scheme: http\n:authority: {host}\n:path: /\n{fields}");
+            for _ in 0..2 {
+                let answer = over_http2(h2c, &request).await;
+                assert!(!answer.contains("FORGED"), "{host} {fields}: {answer}");
+                assert!(answer.contains("interim_response"), "{host} {fields}: {answer}");
+            }
+        }
+        for (version, fields) in [
+            ("1.0", "Connection: upgrade\r\nUpgrade: websocket\r\n"),
+            ("1.1", "Connection: upgrade\r\nUpgrade: h2c\r\n"),
+            ("1.1", ""),
+        ] {
+            let mut stream = TcpStream::connect(system.edge).await.unwrap();
+            let request = format!("GET / HTTP/{version}\r\nHost: {host}\r\n{fields}\r\n");
+            stream.write_all(request.as_bytes()).await.unwrap();
+            let mut answer = Vec::new();
+            // The edge closes the connection: the answer of its instance had begun.
+            stream.read_to_end(&mut answer).await.unwrap();
+            let answer = String::from_utf8_lossy(&answer);
+            assert!(answer.starts_with("HTTP/1.1 502 "), "{version} {fields}: {answer}");
+            assert!(!answer.contains("FORGED"), "{version} {fields}: {answer}");
+        }
+    }
+    system.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn only_clients_that_speak_http_1_1_can_ask_for_a_websocket() {
+    let mut ports = Reservation::default();
+    let h2c = SocketAddr::from(([127, 0, 0, 1], ports.add().unwrap()));
+    let system = System::with("attack-upgrade-versions", |builder| {
+        builder.without_pacemaker().without_sidecar().nginx("EDGE_H2C_LISTEN", h2c.to_string())
+    })
+    .await;
+    let app = App::start("app").await;
+    system.route("app.test", &app).await;
+    system.settle().await;
+    let request = ":method: GET\n:scheme: http\n:authority: app.test\n:path: /echo\nupgrade: websocket\nconnection: upgrade\n";
+    let echo = over_http2(h2c, request).await;
+    assert!(received(&echo, "Upgrade").is_empty() && received(&echo, "Connection").is_empty(), "{echo}");
+    let mut stream = TcpStream::connect(system.edge).await.unwrap();
+    let request = "GET /echo HTTP/1.0\r\nHost: app.test\r\nConnection: upgrade\r\nUpgrade: websocket\r\n\r\n";
+    stream.write_all(request.as_bytes()).await.unwrap();
+    let mut echo = String::new();
+    stream.read_to_string(&mut echo).await.unwrap();
+    assert!(received(&echo, "Upgrade").is_empty(), "{echo}");
+    system.stop().await;
+}

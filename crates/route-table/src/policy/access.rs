@@ -210,6 +210,10 @@ fn check_hash(hash: &str) -> Result<(), String> {
     }
 }
 
+/// Headers that describe the client's own connection and body. The call of forward authentication has others.
+const FRAMING: [&str; 8] =
+    ["connection", "content-length", "expect", "host", "keep-alive", "te", "transfer-encoding", "upgrade"];
+
 impl Forward {
     fn check(&mut self) -> Result<(), Invalid> {
         self.service = service(&self.service, "access.forward.service")?;
@@ -222,6 +226,10 @@ impl Forward {
         for (names, field) in [(&self.send, "access.forward.send"), (&self.copy, "access.forward.copy")] {
             require(names.len() <= MAX_FORWARDED, field, format!("list at most {MAX_FORWARDED} headers"))?;
             names.iter().try_for_each(|name| check_name(name, field))?;
+        }
+        if let Some(name) = self.send.iter().find(|name| FRAMING.contains(&&*name.to_ascii_lowercase())) {
+            let detail = format!("{name} belongs to the client's connection; it cannot be sent");
+            return Err(invalid("access.forward.send", detail));
         }
         if let Some(name) =
             self.copy.iter().find(|name| guards::RESERVED.contains(&&*name.to_ascii_lowercase()))

@@ -225,6 +225,9 @@ impl Maintenance {
 
     pub(super) fn check(&self) -> Result<(), Invalid> {
         within(self.status, 200..=599, "maintenance.status")?;
+        // nginx would close the connection instead of sending one of these.
+        let is_sent = !self.status.is_some_and(|status| status == 444 || (494..=499).contains(&status));
+        require(is_sent, "maintenance.status", "nginx cannot send 444 and 494 to 499; use 503")?;
         within(self.retry_after, 0..=MAX_YEAR_SECONDS, "maintenance.retry_after")?;
         let fits = self.body.as_ref().is_none_or(|body| body.len() <= MAX_TEXT);
         require(fits, "maintenance.body", format!("body must have at most {MAX_TEXT} bytes"))?;

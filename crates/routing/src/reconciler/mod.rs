@@ -35,6 +35,10 @@ const CHUNK: usize = 500;
 const PARALLEL: usize = 32;
 /// How much of what is outstanding one pass takes on.
 const BATCH: usize = 1000;
+/// How far the serial that a router acknowledged can be ahead of what both servers know: about as many changes as the
+/// table keeps. A router that reports more is wrong or not one of ours. If it were believed, one report could raise the
+/// serial so far that no router accepts the table any longer.
+const MAX_AHEAD: u64 = 4096;
 /// The sidecars' copy of the tokens is compared once in this many passes. Changes are copied immediately anyway.
 const TOKEN_PASSES: u64 = 10;
 
@@ -224,8 +228,9 @@ impl Reconciler {
     /// after the table's, its serial before. Nothing when the lineage changed between.
     async fn heads(&mut self) -> Result<Option<Heads>, Error> {
         let Pulse { state: before, is_outstanding } = self.store().pulse().await?;
-        let witnessed = self.witnessed(&before).await;
+        let reports = self.reports(&before).await;
         let (lineage, serial, revision) = self.store().table_head().await?;
+        let witnessed = witnessed(&reports, before.serial.max(serial));
         let table = Head { lineage, serial, revision };
         // Neither side has changed since they were in step, so there is no change in between that a second reading could show.
         let is_same = self.in_step.as_ref().is_some_and(|(fabric, head)| *fabric == before && *head == table);
@@ -235,13 +240,13 @@ impl Reconciler {
         Ok(unchanged.then_some(Heads { fabric, table, witnessed, is_outstanding }))
     }
 
-    /// The highest serial that a router has acknowledged in our epoch. 0 without the stats Redis.
-    async fn witnessed(&mut self, fabric: &TableState) -> u64 {
-        let Ok(routers) = self.store().routers(KNOWN_MS).await else { return 0 };
+    /// The reports of routers that follow our epoch. None without the stats Redis.
+    async fn reports(&mut self, fabric: &TableState) -> Vec<RouterReport> {
+        let Ok(mut routers) = self.store().routers(KNOWN_MS).await else { return Vec::new() };
         self.watch_over(&routers);
-        let Some(mark) = fabric.mark() else { return 0 };
-        let ours = routers.iter().filter(|router| router.epoch.split(' ').next() == Some(&mark.epoch));
-        ours.map(|router| router.serial).max().unwrap_or(0)
+        let Some(mark) = fabric.mark() else { return Vec::new() };
+        routers.retain(|router| router.epoch.split(' ').next() == Some(&mark.epoch));
+        routers
     }
 
     /// Logs which routers became silent, so that changes no longer wait for them, and which report again.
@@ -406,6 +411,18 @@ impl Reconciler {
             tracing::debug!(%error, "tokens not copied to the stats Redis; will be retried");
         }
     }
+}
+
+/// The highest serial that a router has acknowledged, of those that can be true; `known` is the highest serial that the
+/// fabric and the table know.
+fn witnessed(reports: &[RouterReport], known: u64) -> u64 {
+    let (possible, impossible): (Vec<_>, Vec<_>) =
+        reports.iter().partition(|router| router.serial <= known.saturating_add(MAX_AHEAD));
+    for router in impossible {
+        let (router, serial) = (&router.node, router.serial);
+        tracing::warn!(router, serial, known, "router reports changes that the table has never had; ignored");
+    }
+    possible.iter().map(|router| router.serial).max().unwrap_or(0)
 }
 
 /// A lineage token: 64 random bits suffice to distinguish the tables of one installation.

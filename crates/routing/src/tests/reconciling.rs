@@ -143,6 +143,26 @@ async fn a_primary_restored_from_an_older_copy_is_updated_under_a_new_epoch() {
     assert!(rig.outstanding().await.is_empty());
 }
 
+async fn report(rig: &Rig, lineage: &str, serial: u64) {
+    let stats = rig.store.stats();
+    let now_ms = stats.now_ms().await.unwrap();
+    stats.command("ZADD").arg("routers").arg(now_ms).arg("r-1").run().await.unwrap();
+    let report = stats.command("HSET").arg("router:r-1");
+    report.arg("serial").arg(serial).arg("epoch").arg(lineage).run().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_report_of_a_serial_that_the_table_cannot_have_reached_changes_nothing() {
+    let rig = Rig::new().await;
+    rig.put("one", spec(9001, &["a.example"], "1")).await;
+    let head = rig.head().await;
+    for serial in [head.1 + 5000, 999_999_999_999_999, u64::MAX] {
+        report(&rig, &head.0, serial).await;
+        rig.reconcile().await;
+        assert_eq!(rig.head().await, head, "{serial}");
+    }
+}
+
 #[tokio::test]
 async fn a_table_with_a_lower_serial_than_routers_acknowledged_is_rejected() {
     let rig = Rig::new().await;
@@ -150,19 +170,7 @@ async fn a_table_with_a_lower_serial_than_routers_acknowledged_is_rejected() {
     let (lineage, serial, _) = rig.head().await;
     // The fabric's own note is behind, as after a crash; a router knows better.
     let witness = serial + 5;
-    let now_ms = rig.store.stats().now_ms().await.unwrap();
-    let stats = rig.store.stats();
-    stats.command("ZADD").arg("routers").arg(now_ms).arg("r-1").run().await.unwrap();
-    stats
-        .command("HSET")
-        .arg("router:r-1")
-        .arg("serial")
-        .arg(witness)
-        .arg("epoch")
-        .arg(&lineage)
-        .run()
-        .await
-        .unwrap();
+    report(&rig, &lineage, witness).await;
     rig.reconcile().await;
     let (now, seeded, _) = rig.head().await;
     assert!(seeded > witness && now != lineage, "{seeded} {witness}");
