@@ -101,7 +101,8 @@ pub(super) async fn round(
     keeping.round(core, store).await;
     let trimmed = trim(core, store).await;
     let spread = spread(core).await;
-    for error in [scrubbed, purged, limited, trimmed, spread].into_iter().filter_map(Result::err) {
+    let kicked = kick_changed(store).await.map_err(Error::from);
+    for error in [scrubbed, purged, limited, trimmed, spread, kicked].into_iter().filter_map(Result::err) {
         match &error {
             Error::Store(found) if found.kind() == Kind::Broken => {
                 let source = std::error::Error::source(&error);
@@ -221,6 +222,14 @@ pub(super) async fn recover(core: Arc<Core>, store: Arc<Store>, shutdown: Cancel
 pub(super) async fn purge(store: &Store) -> Result<(), signalbox_store::Error> {
     for token in store.purges().await? {
         while unless_damaged(&token, store.purge(&token, PURGE_PART).await)? == Some(true) {}
+    }
+    Ok(())
+}
+
+/// Ends the pauses of subscribers whose subscription was changed by a process that did not get as far as that.
+async fn kick_changed(store: &Store) -> Result<(), signalbox_store::Error> {
+    for token in store.changed().await? {
+        unless_damaged(&token, store.kick_changed(&token).await)?;
     }
     Ok(())
 }

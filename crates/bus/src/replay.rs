@@ -32,7 +32,7 @@ const MAX_RATE: u64 = 100_000;
 /// Pause after a replay was replaced just when it was to be removed.
 const REPLACED_PAUSE: Duration = Duration::from_millis(100);
 /// Pause when there is nothing to replay; another pacemaker's replay is found after it.
-const IDLE: Duration = Duration::from_secs(30);
+const IDLE: Duration = Duration::from_secs(5);
 
 impl Handle {
     /// Sends the client again what the log holds of its topics from `from_ms` until before `to_ms` (and not of the

@@ -93,6 +93,9 @@ pub struct Subscription {
     pub topics: BTreeSet<String>,
     /// The environments that the client's token is confined to: events of others are not delivered. `None` delivers all.
     pub environments: Option<BTreeSet<String>>,
+    /// The version of the registry in which it was changed last; 0 if it never was.
+    #[serde(default, skip_serializing_if = "super::registry::is_zero")]
+    pub(super) changed_in: u64,
 }
 
 /// A change of some settings of a subscription. What is absent stays as it is.
@@ -199,6 +202,7 @@ impl Registry {
             retry_seconds: before.map(|before| before.retry_seconds.clone()).unwrap_or_default(),
             topics: wanted.topics,
             environments: wanted.environments,
+            changed_in: before.map_or(0, |before| before.changed_in),
         };
         self.topics.retain(|topic, _| !unused.contains(topic));
         for topic in &subscription.topics {
@@ -295,9 +299,12 @@ impl Handle {
         Ok(kicked)
     }
 
-    /// Replaces the client's signing secrets (the caller decides which, and until when the old ones sign).
+    /// Replaces the client's signing secrets (the caller decides which, and until when the old ones sign), and ends pauses after
+    /// failures.
     pub async fn set_secrets(&self, client: &str, secrets: Vec<Secret>) -> Result<(), Error> {
-        self.core.change(|registry, _| registry.set_secrets(client, &secrets)).await
+        self.core.change(|registry, _| registry.set_secrets(client, &secrets)).await?;
+        // The receiver may have rejected the old signature.
+        self.retry_now(client).await.map(drop)
     }
 
     /// Ends the client's subscription.
