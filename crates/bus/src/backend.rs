@@ -6,7 +6,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{Error, Handle, OnFailure, Options, Queued, Registry};
+use super::{Error, Handle, Limit, OnFailure, Options, Queued, Registry};
 use signalbox_egress::Secret;
 
 /// An HTTP backend.
@@ -90,7 +90,7 @@ impl Registry {
     ) -> Result<(), Error> {
         let before = self.backends.get(name);
         if before.is_none() && self.backends.len() >= limits.backends {
-            return Err(Error::TooMany("backends"));
+            return Err(Error::TooMany(Limit::Backends));
         }
         // Two with the same prefix would leave to chance which one gets an object.
         let taken =

@@ -4,7 +4,7 @@ use std::{collections::BTreeSet, sync::Arc};
 
 use serde::{Deserialize, Serialize};
 
-use super::{Error, Handle, Options, Registry, housekeeping, is_reserved_topic, is_topic_name};
+use super::{Error, Handle, Limit, Options, Registry, housekeeping, is_reserved_topic, is_topic_name};
 use signalbox_api::events::SubscriberNumbers;
 use signalbox_egress::Secret;
 
@@ -168,16 +168,16 @@ impl Registry {
         let concurrency = in_range("concurrency", wanted.concurrency, limits.concurrency, 1, 64)?;
         let before = self.subscriptions.get(client);
         if before.is_none() && self.subscriptions.len() >= limits.subscriptions {
-            return Err(Error::TooMany("subscriptions"));
+            return Err(Error::TooMany(Limit::Subscriptions));
         }
         let created = wanted.topics.iter().filter(|topic| !self.topics.contains_key(*topic)).count();
         if created > 0 && self.topics_of(client, wanted.topics.iter()) > limits.topics_per_client {
-            return Err(Error::TooMany("topics of one client"));
+            return Err(Error::TooMany(Limit::TopicsOfClient));
         }
         let left = before.into_iter().flat_map(|before| before.topics.difference(&wanted.topics));
         let unused = self.unused(left, Some(client));
         if self.topics.len() + created > limits.topics + unused.len() {
-            return Err(Error::TooMany("topics"));
+            return Err(Error::TooMany(Limit::Topics));
         }
         let sealed = before.and_then(|before| before.sealed.clone());
         let subscription = Subscription {
@@ -265,7 +265,7 @@ impl Handle {
         if self.core.view().subscription(client).is_some_and(|before| before.concurrency != lanes) {
             for store in &self.core.stores {
                 if store.generations(client).await? >= MAX_GENERATIONS {
-                    return Err(Error::TooMany("changes of `concurrency` whose earlier events still wait"));
+                    return Err(Error::TooMany(Limit::Generations(MAX_GENERATIONS)));
                 }
             }
         }
