@@ -235,13 +235,19 @@ local function hex(char)
     return format("%02x", byte(char))
 end
 
--- The client of a handshake, as a short text: the same for one IPv4 address, and for the /64 of an IPv6 address.
+-- A client by its address (4 or 16 bytes), as a short text: the same for one IPv4 address, and for the /64 of an IPv6
+-- address. The text is reported, so it is keyed: without the key, all addresses could be tried until one has it.
+local function client_name(address)
+    return (gsub(sub(crypto.hmac(secret.of("clients"), limits.key_of_address(address)), 1, 6), ".", hex))
+end
+_M.client_name = client_name
+
 local function client_of_handshake()
     local address, kind = ssl.raw_client_addr()
     if not address or kind == "unix" then
         return "-"
     end
-    return (gsub(sub(ngx.md5_bin(limits.key_of_address(address)), 1, 6), ".", hex))
+    return client_name(address)
 end
 
 -- Notes that a client asked for a name without a certificate. The sidecar reports the name, and the pacemaker decides

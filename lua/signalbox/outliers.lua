@@ -52,11 +52,13 @@ local REMEMBER_RESTORED = 3600
 
 -- Address → end of its ejection (seconds), the number of these, and address → when it was restored.
 local ejected, count, restored = {}, 0, {}
--- Maximum number of records of an instance whose requests are compared with its failures.
-local MAX_RECORDS = 16
+-- Maximum number of records of an instance whose requests are compared with their failures, and seconds without a request
+-- after which another record takes the place of one: hosts change.
+local MAX_RECORDS, IDLE = 16, 1
 -- Minimum number of failing instances that a worker remembers.
 local MAX_ROWS = 1024
--- Address → { failures, time of the last, served = { record → its requests when it was first seen } }, in this worker.
+-- Address → { failures, time of the last, number of records, records = { record → { its requests when it was first seen, when
+-- that was, its failures since then } } }, in this worker.
 -- Instances are replaced all the time, and a row refers to records, so old rows are dropped.
 local rows = bounded.new(MAX_ROWS)
 local seen_generation, checked_at, last_restored = 0, 0, 0
@@ -243,15 +245,31 @@ local function eject(address, settings, reason)
     checked_at = 0
 end
 
--- About how many requests an instance got since the first failure of the row, and the number of records that is from.
-local function requests_since(row)
-    local sum, records = 0, 0
-    for route, earlier in pairs(row.served) do
+-- About how many requests an instance got since the first failure of the row, and how many failed. Only records that are
+-- followed count, for both numbers.
+local function since_first(row)
+    local requests, failures = 0, 0
+    for route, followed in pairs(row.records) do
         local _, from, to = usable(route)
-        sum = sum + (served(route) - earlier) / (to - from + 1)
-        records = records + 1
+        requests = requests + (served(route) - followed.served) / (to - from + 1)
+        failures = failures + followed.failures
     end
-    return sum, records
+    return requests, failures
+end
+
+-- Makes a place for another record. Returns whether there is one.
+local function make_place(row, time)
+    if row.followed < MAX_RECORDS then
+        row.followed = row.followed + 1
+        return true
+    end
+    for route, followed in pairs(row.records) do
+        if time - followed.at > IDLE and served(route) == followed.served then
+            row.records[route] = nil
+            return true
+        end
+    end
+    return false
 end
 
 -- The number of consecutive failures, including this one.
@@ -259,18 +277,25 @@ local function in_a_row(route, address)
     local time = now()
     local row = rows:get(address)
     if row then
-        local requests, records = requests_since(row)
-        if time - row.last > WINDOW or requests > 2 * row.failures or records > MAX_RECORDS then
+        local requests, failures = since_first(row)
+        if time - row.last > WINDOW or requests > 2 * failures then
             row = nil
             dict:delete("f:" .. address)
         end
     end
     if not row then
-        row = { failures = 0, served = {} }
+        row = { failures = 0, followed = 0, records = {} }
         rows:set(address, row)
     end
     row.failures, row.last = row.failures + 1, time
-    row.served[route] = row.served[route] or served(route)
+    local followed = row.records[route]
+    if not followed and make_place(row, time) then
+        followed = { served = served(route), at = time, failures = 0 }
+        row.records[route] = followed
+    end
+    if followed then
+        followed.failures = followed.failures + 1
+    end
     if row.failures == 1 then
         return (dict:get("f:" .. address) or 0) + 1
     end

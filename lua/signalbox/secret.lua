@@ -7,6 +7,7 @@
 --   sticky         digests in cookies (balance/sticky.lua)
 --   target         tickets for one instance (target.lua)
 --   tickets        keys of TLS session tickets (tickets.lua)
+--   clients        names of clients in reports of requested certificates (certificates.lua)
 --   access         digests of correct passwords and of requests to forward authentication, for caches (access/)
 --   maintenance    comparison of a header with the agreed value (guards.lua)
 --

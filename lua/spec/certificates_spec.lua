@@ -101,6 +101,20 @@ return function(it)
         dict:flush_all()
     end)
 
+    it("names clients by the /64 of their address, and by a key that only the router knows", function()
+        local function v6(last)
+            return "\x20\x01\x0d\xb8" .. string.rep("\0", 11) .. last
+        end
+        local name = certificates.client_name("\192\0\2\1")
+        equal(#name, 12)
+        equal(certificates.client_name(v6("\1")), certificates.client_name(v6("\2")))
+        truthy(certificates.client_name("\192\0\2\2") ~= name)
+        secret.set(("x"):rep(32))
+        truthy(certificates.client_name("\192\0\2\1") ~= name, "another key, another name")
+        secret.set(KEY)
+        equal(certificates.client_name("\192\0\2\1"), name)
+    end)
+
     it("presents a certificate from the next handshake after the change", function()
         put("table.test", entry("table.test"))
         equal((accepted("table.test")), true)

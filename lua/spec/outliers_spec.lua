@@ -126,6 +126,29 @@ return function(it)
         truthy(is_out(list[2]), "failures under two names are in a row")
     end)
 
+    it("counts failures of an instance that serves more hosts than a worker follows", function()
+        local policy = '{"ejection":{"failures":40,"first_ms":1000,"longest_ms":3000}}'
+        local function fail_everywhere(list, requests)
+            local routes = {}
+            for host = 1, 20 do
+                routes[host] = record.make("h" .. host .. ".test", list, "1", policy)
+            end
+            for n = 1, 40 do
+                local route = routes[n % 20 + 1]
+                for _ = 1, requests do
+                    route.served = (route.served or 0) + #list
+                end
+                fail(route, list[1], 1)
+            end
+        end
+        local list = hosts(3)
+        fail_everywhere(list, 1)
+        truthy(is_out(list[1]), "it fails every request, of whichever host")
+        list = hosts(3)
+        fail_everywhere(list, 6)
+        truthy(not is_out(list[1]), "five of six requests succeed")
+    end)
+
     it("forgets instances that were replaced, and their records", function()
         local records = setmetatable({}, { __mode = "k" })
         for _ = 1, 5000 do

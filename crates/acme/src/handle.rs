@@ -113,7 +113,7 @@ impl Acme {
             return;
         }
         let names = [hostname.to_string()];
-        match self.parts.store.want(&names, &Record::default(), false).await {
+        match self.parts.store.want(&names, &Record::default()).await {
             Ok(_) => self.parts.nudge.notify_one(),
             Err(error) => tracing::debug!(%hostname, %error, "certificate ordered later"),
         }
@@ -121,16 +121,23 @@ impl Acme {
 
     /// Starts a renewal now, regardless of the schedule. Returns false if the name has no automatic HTTPS.
     pub async fn renew(&self, hostname: &Hostname) -> Result<bool, Error> {
-        let names = [hostname.to_string()];
-        let Some(Some((record, _))) = self.parts.store.records(&names).await?.pop() else { return Ok(false) };
-        self.parts.store.want(&names, &record, true).await?;
-        self.parts.nudge.notify_one();
-        Ok(true)
+        let exists = self.parts.store.hurry(hostname.as_str()).await?;
+        if exists {
+            self.parts.nudge.notify_one();
+        }
+        Ok(exists)
     }
 
     /// The state of a name; `None` if it has no automatic HTTPS.
     pub async fn get(&self, hostname: &Hostname) -> Result<Option<AutomaticCertificate>, Error> {
-        Ok(self.of(vec![hostname.to_string()]).await?.pop())
+        let name = hostname.to_string();
+        match self.parts.store.records(std::slice::from_ref(&name)).await?.pop().flatten() {
+            Some(record) => {
+                let (record, due_ms) = record?;
+                Ok(Some(view(name, record, due_ms, self.parts.options.is_on())))
+            }
+            None => Ok(None),
+        }
     }
 
     /// At most `limit` names after `after`, sorted.
@@ -139,13 +146,17 @@ impl Acme {
         self.of(names).await
     }
 
-    /// The states of those names that have automatic HTTPS.
+    /// The states of those names that have automatic HTTPS. A state that cannot be read is logged and left out.
     pub async fn of(&self, names: Vec<String>) -> Result<Vec<AutomaticCertificate>, Error> {
         let records = self.parts.store.records(&names).await?;
         let is_on = self.parts.options.is_on();
         let both = names.into_iter().zip(records);
         Ok(both
-            .filter_map(|(name, record)| record.map(|(record, due)| view(name, record, due, is_on)))
+            .filter_map(|(name, record)| {
+                let log = |error: &Error| tracing::error!(name, %error, "state of a name not readable");
+                let (record, due) = record?.inspect_err(log).ok()?;
+                Some(view(name, record, due, is_on))
+            })
             .collect())
     }
 }

@@ -1,10 +1,12 @@
 //! Names for which a client asked without a host and a certificate.
 //!
 //! Any client can invent names, so a certificate is ordered only after the operator's check URL answered 200. The URL is asked
-//! once for a name in ten minutes, within a time limit and a budget of all pacemakers. A client may use as much of that budget
-//! as is left: one client alone uses half of it, the next one a quarter, and so on.
+//! once for a name in ten minutes, within a time limit and a budget of all pacemakers. One half of that budget is divided between
+//! clients: each may use as much of it as is left, so one client alone uses half of it, the next one a quarter, and so on. The
+//! other half is for the first name of each client, and becomes available over the hour. So clients that invent names would need
+//! another address for each name to use up all of it.
 
-use std::{collections::HashMap, net::IpAddr};
+use std::{collections::HashMap, net::IpAddr, sync::Arc};
 
 use bytes::Bytes;
 use http::Request;
@@ -12,7 +14,10 @@ use http_body_util::Full;
 use parking_lot::Mutex;
 use signalbox_route_table::Hostname;
 use signalbox_routing::LIVE_MS;
-use tokio::time::{Duration, Instant};
+use tokio::{
+    task::JoinSet,
+    time::{Duration, Instant},
+};
 
 use crate::{Parts, http::OWNER, record::Record, store::Budget};
 
@@ -26,6 +31,8 @@ const SHARE_SPENT: u64 = u64::MAX;
 const HOUR: Duration = Duration::from_secs(3600);
 /// Maximum size of an answer, whose body is ignored.
 const MAX_BYTES: usize = 4096;
+/// Maximum number of calls of the check URL at a time.
+const MAX_CHECKS: usize = 16;
 
 /// Names for which the check URL was called recently, and for which clients.
 #[derive(Debug, Default)]
@@ -37,7 +44,9 @@ struct State {
     names: HashMap<String, Instant>,
     /// When the present hour began, and its calls.
     hour: Option<Instant>,
-    spent: u64,
+    /// Calls of the half that clients share, and of the one for the first name of each.
+    shared: u64,
+    first: u64,
     by_client: HashMap<String, u64>,
 }
 
@@ -45,21 +54,23 @@ impl Asked {
     /// Whether the URL may be called for a name of a client now. If so, the name is remembered and the call is counted.
     fn take(&self, name: &str, client: &str, limit: u64, now: Instant) -> bool {
         let mut state = self.0.lock();
-        let State { names, hour, spent, by_client } = &mut *state;
+        let State { names, hour, shared, first, by_client } = &mut *state;
         if names.get(name).is_some_and(|until| *until > now) {
             return false;
         }
         if names.len() >= MAX_REMEMBERED {
             names.retain(|_, until| *until > now);
         }
-        if hour.is_none_or(|began| now >= began + HOUR) {
-            (*hour, *spent) = (Some(now), 0);
+        let began = hour.filter(|began| now < *began + HOUR).unwrap_or(now);
+        if *hour != Some(began) {
+            (*hour, *shared, *first) = (Some(began), 0, 0);
             by_client.clear();
         }
         let own = by_client.get(client).copied().unwrap_or(0);
-        if own >= limit.saturating_sub(*spent) {
+        let shares = own < limit.div_ceil(2).saturating_sub(*shared);
+        if !shares && !(own == 0 && *first < available(limit / 2, now - began)) {
             // Logged once an hour.
-            if own != SHARE_SPENT && by_client.len() < MAX_REMEMBERED {
+            if own != SHARE_SPENT && own > 0 && by_client.len() < MAX_REMEMBERED {
                 by_client.insert(client.to_owned(), SHARE_SPENT);
                 tracing::warn!(
                     server_name = name,
@@ -71,20 +82,27 @@ impl Asked {
             return false;
         }
         names.insert(name.to_owned(), now + REMEMBERED);
-        *spent += 1;
+        *if shares { shared } else { first } += 1;
         by_client.insert(client.to_owned(), own + 1);
         true
     }
 }
 
-/// A name and its client, as routers report them. A client is an opaque word.
+/// How much of an hourly amount is available after a part of the hour; at least one at its beginning.
+fn available(hourly: u64, after: Duration) -> u64 {
+    let part = u128::from(hourly) * after.as_millis() / HOUR.as_millis();
+    hourly.min(1 + u64::try_from(part).unwrap_or(u64::MAX))
+}
+
+/// A name and its client, as routers report them. A client is an opaque word. Names without one share one client.
 fn parse(requested: &str) -> Option<(Hostname, &str)> {
-    let (name, client) = requested.split_once(' ')?;
+    let (name, client) = requested.split_once(' ').unwrap_or((requested, ""));
     Some((Hostname::parse(name).ok()?, client))
 }
 
-/// Calls the check URL for names that routers report as requested.
-pub(crate) async fn requested(parts: &Parts) {
+/// Calls the check URL for names that routers report as requested, in `checks`: a URL that is slow for one name delays others
+/// only if many are slow.
+pub(crate) async fn requested(parts: &Arc<Parts>, checks: &mut JoinSet<()>) {
     if parts.options.check_url.is_empty() {
         return;
     }
@@ -96,8 +114,14 @@ pub(crate) async fn requested(parts: &Parts) {
         let Some((hostname, client)) = parse(&requested) else { continue };
         let name = hostname.as_str();
         let possible = name.contains('.') && !name.starts_with('*') && name.parse::<IpAddr>().is_err();
+        while checks.try_join_next().is_some() {}
+        if checks.len() >= MAX_CHECKS {
+            // Routers report the name again.
+            return;
+        }
         if possible && parts.asked.take(name, client, parts.options.checks_per_hour, Instant::now()) {
-            ask(parts, name).await;
+            let (parts, name) = (Arc::clone(parts), name.to_owned());
+            checks.spawn(async move { ask(&parts, &name).await });
         }
     }
 }
@@ -120,7 +144,7 @@ async fn ask(parts: &Parts, name: &str) {
         return;
     }
     let record = Record { on_demand: true, ..Record::default() };
-    match parts.store.want(&names, &record, false).await {
+    match parts.store.want(&names, &record).await {
         Ok(_) => parts.nudge.notify_one(),
         Err(error) => tracing::debug!(server_name = name, %error, "allowed name not stored"),
     }
@@ -167,10 +191,28 @@ mod tests {
         let calls = |client: &str, now| {
             (0..1000).filter(|n| asked.take(&format!("{client}-{n}.test"), client, 100, now)).count()
         };
-        assert_eq!([calls("one", now), calls("two", now), calls("three", now)], [50, 25, 13]);
+        assert_eq!([calls("one", now), calls("two", now), calls("three", now)], [25, 13, 6]);
         assert!(asked.take("legitimate.test", "four", 100, now));
         assert!(!asked.take("one-99.test", "one", 100, now), "not remembered, because it was not asked");
-        assert_eq!(calls("one", now + HOUR), 50);
+        assert_eq!(calls("one", now + HOUR), 25);
+    }
+
+    #[test]
+    fn any_number_of_clients_that_invent_names_leaves_calls_for_the_first_names_of_others() {
+        let (asked, now) = (Asked::default(), Instant::now());
+        let take = |name: &str, client: &str, now| asked.take(name, client, 100, now);
+        for client in 0..7 {
+            (0..100).for_each(|n| drop(take(&format!("{client}-{n}.test"), &format!("noisy-{client}"), now)));
+        }
+        assert!(!take("a.test", "quiet", now));
+        // A call for a first name becomes available every 72 s.
+        let mut calls = 0;
+        for minute in 1..60 {
+            let now = now + Duration::from_secs(60 * minute);
+            (0..7).for_each(|n| assert!(!take(&format!("{minute}-{n}.test"), &format!("noisy-{n}"), now)));
+            calls += usize::from(take(&format!("{minute}.quiet.test"), &format!("quiet-{minute}"), now));
+        }
+        assert_eq!(calls, 49);
     }
 
     #[test]
@@ -179,7 +221,11 @@ mod tests {
             parse("a.test 0a1b").map(|(name, client)| (name.to_string(), client)),
             Some(("a.test".into(), "0a1b"))
         );
-        assert_eq!(parse("a.test"), None);
+        let without_client = parse("a.test");
+        assert_eq!(
+            without_client.map(|(name, client)| (name.to_string(), client)),
+            Some(("a.test".into(), ""))
+        );
         assert_eq!(parse("a..test x"), None);
     }
 }

@@ -132,32 +132,39 @@ impl Store {
         self.claim / 3
     }
 
-    /// Adds names. With `immediately`, the next step of existing names becomes due now.
-    pub(crate) async fn want(
-        &self,
-        names: &[String],
-        record: &Record,
-        immediately: bool,
-    ) -> Result<u64, Error> {
-        let state = serde_json::to_string(record).map_err(Error::Record)?;
-        let mut added = 0;
-        for names in names.chunks(CHUNK) {
-            let call = WANT.call().key(&key::acme_due()).key(&key::acme_names()).key(&key::acme_index());
-            let call = call.arg(&state).arg(u8::from(immediately)).arg(names);
-            added += call.run::<u64>(&self.fabric).await?;
-        }
-        Ok(added)
+    /// Adds names. Returns how many are new.
+    pub(crate) async fn want(&self, names: &[String], record: &Record) -> Result<u64, Error> {
+        self.due_now(names, &serde_json::to_string(record).map_err(Error::Record)?).await
     }
 
-    /// Removes names.
-    pub(crate) async fn unwant(&self, names: &[String]) -> Result<u64, Error> {
+    /// Makes the next step of a name due now. Returns whether the name exists.
+    pub(crate) async fn hurry(&self, name: &str) -> Result<bool, Error> {
+        Ok(self.due_now(&[name.to_owned()], "").await? == 1)
+    }
+
+    async fn due_now(&self, names: &[String], state: &str) -> Result<u64, Error> {
+        let mut found = 0;
+        for names in names.chunks(CHUNK) {
+            let call = WANT.call().key(&key::acme_due()).key(&key::acme_names()).key(&key::acme_index());
+            found += call.arg(state).arg(names).run::<u64>(&self.fabric).await?;
+        }
+        Ok(found)
+    }
+
+    /// Removes names that have no automatic HTTPS by the hosts of this revision of the desired state. Returns how many were
+    /// removed; `None` if there is a later revision by now.
+    pub(crate) async fn unwant(&self, names: &[String], revision: u64) -> Result<Option<u64>, Error> {
         let mut removed = 0;
         for names in names.chunks(CHUNK) {
             let call = UNWANT.call().key(&key::acme_due()).key(&key::acme_names());
-            let call = call.key(&key::acme_index()).key(&key::acme_fences()).arg(names);
-            removed += call.run::<u64>(&self.fabric).await?;
+            let call = call.key(&key::acme_index()).key(&key::acme_fences()).key(&key::routes_revision());
+            let Ok(part) = u64::try_from(call.arg(revision).arg(names).run::<i64>(&self.fabric).await?)
+            else {
+                return Ok(None);
+            };
+            removed += part;
         }
-        Ok(removed)
+        Ok(Some(removed))
     }
 
     /// Takes one unit of a budget. Returns `None` on success, otherwise the milliseconds until a unit is
@@ -178,8 +185,12 @@ impl Store {
         Ok(command.arg("LIMIT").arg(0).arg(limit).query().await?)
     }
 
-    /// The states of these names, each with the time of its next step in unix milliseconds.
-    pub(crate) async fn records(&self, names: &[String]) -> Result<Vec<Option<(Record, u64)>>, Error> {
+    /// The states of these names, each with the time of its next step in unix milliseconds. One that cannot be read does not
+    /// hide the others.
+    pub(crate) async fn records(
+        &self,
+        names: &[String],
+    ) -> Result<Vec<Option<Result<(Record, u64), Error>>>, Error> {
         if names.is_empty() {
             return Ok(Vec::new());
         }
@@ -187,13 +198,11 @@ impl Store {
             self.fabric.command("HMGET").key(&key::acme_names()).arg(names).query().await?;
         let due: Vec<Option<f64>> =
             self.fabric.command("ZMSCORE").key(&key::acme_due()).arg(names).query().await?;
-        let both = states.into_iter().zip(due);
-        both.map(|(state, due)| {
-            let Some(state) = state else { return Ok(None) };
-            let record = serde_json::from_str(&state).map_err(Error::Record)?;
-            Ok(Some((record, due.unwrap_or(0.0) as u64)))
-        })
-        .collect()
+        let read = |(state, due): (Option<String>, Option<f64>)| {
+            let record = serde_json::from_str(&state?).map_err(Error::Record);
+            Some(record.map(|record| (record, due.unwrap_or(0.0) as u64)))
+        };
+        Ok(states.into_iter().zip(due).map(read).collect())
     }
 
     /// The revision of the route table's desired state, which rises with each change of a host.
@@ -245,7 +254,7 @@ mod tests {
     async fn two_pacemakers_never_work_on_the_same_name() {
         let servers = Servers::start().await;
         let all: Vec<String> = (0..200).map(|at| format!("host-{at}.test")).collect();
-        at(&servers, 1000).want(&all, &Record::default(), false).await.unwrap();
+        at(&servers, 1000).want(&all, &Record::default()).await.unwrap();
         let (one, other) = (at(&servers, 1000), at(&servers, 1000));
         let claim = async |store: Store| {
             let mut claimed = Vec::new();
@@ -264,7 +273,7 @@ mod tests {
     #[tokio::test]
     async fn a_pacemaker_whose_claim_ended_changes_nothing_anymore() {
         let servers = Servers::start().await;
-        at(&servers, 1000).want(&names(&["a.test"]), &Record::default(), false).await.unwrap();
+        at(&servers, 1000).want(&names(&["a.test"]), &Record::default()).await.unwrap();
         let mut slow = at(&servers, 1000).claim(5).await.unwrap().pop().unwrap();
         assert!(at(&servers, 60_999).claim(5).await.unwrap().is_empty());
         assert!(at(&servers, 50_000).renew("a.test", slow.fence).await.unwrap());
@@ -276,7 +285,7 @@ mod tests {
         assert!(!at(&servers, 110_001).renew("a.test", slow.fence).await.unwrap());
         assert!(at(&servers, 110_001).save(&next, 5000).await.unwrap());
         let (record, due) =
-            at(&servers, 0).records(&names(&["a.test"])).await.unwrap().pop().unwrap().unwrap();
+            at(&servers, 0).records(&names(&["a.test"])).await.unwrap().pop().unwrap().unwrap().unwrap();
         assert_eq!((record.failures, due), (0, 115_001));
     }
 
@@ -284,16 +293,54 @@ mod tests {
     async fn a_name_that_is_not_wanted_anymore_ends_its_claim() {
         let servers = Servers::start().await;
         let store = at(&servers, 1000);
-        assert_eq!(store.want(&names(&["a.test", "b.test"]), &Record::default(), false).await.unwrap(), 2);
-        assert_eq!(store.want(&names(&["a.test"]), &Record::default(), false).await.unwrap(), 0);
+        assert_eq!(store.want(&names(&["a.test", "b.test"]), &Record::default()).await.unwrap(), 2);
+        assert_eq!(store.want(&names(&["a.test"]), &Record::default()).await.unwrap(), 0);
         let claims = store.claim(5).await.unwrap();
-        assert_eq!(store.unwant(&names(&["a.test"])).await.unwrap(), 1);
+        assert_eq!(store.unwant(&names(&["a.test"]), 0).await.unwrap(), Some(1));
         assert!(!store.save(&claims[0], 0).await.unwrap());
         assert_eq!(store.names_after(None, 5).await.unwrap(), ["b.test"]);
         // After the name is added again, its claim gets a different token from the lost one.
-        store.want(&names(&["a.test"]), &Record::default(), false).await.unwrap();
+        store.want(&names(&["a.test"]), &Record::default()).await.unwrap();
         assert!(store.claim(5).await.unwrap()[0].fence > claims[1].fence);
         assert!(!store.save(&claims[0], 0).await.unwrap());
+    }
+
+    /// The host of a name was changed to automatic HTTPS after the comparison had read it.
+    #[tokio::test]
+    async fn a_name_is_not_removed_by_hosts_that_were_read_before_a_change() {
+        let servers = Servers::start().await;
+        let store = at(&servers, 1000);
+        store.want(&names(&["a.test"]), &Record::default()).await.unwrap();
+        let claim = store.claim(5).await.unwrap().pop().unwrap();
+        let read_before = store.revision().await.unwrap();
+        store.fabric.command("INCR").key(&key::routes_revision()).run().await.unwrap();
+        assert_eq!(store.unwant(&names(&["a.test"]), read_before).await.unwrap(), None);
+        assert!(store.save(&claim, 0).await.unwrap(), "its order continues");
+        assert_eq!(store.unwant(&names(&["a.test"]), read_before + 1).await.unwrap(), Some(1));
+        assert!(!store.hurry("a.test").await.unwrap(), "a renewal does not bring it back");
+        assert_eq!(store.names_after(None, 5).await.unwrap(), [""; 0]);
+    }
+
+    #[tokio::test]
+    async fn a_state_that_cannot_be_read_hides_no_other() {
+        let servers = Servers::start().await;
+        let store = at(&servers, 1000);
+        let both = names(&["a.test", "b.test"]);
+        store.want(&both, &Record::default()).await.unwrap();
+        store.fabric.command("HSET").key(&key::acme_names()).arg(("a.test", "{")).run().await.unwrap();
+        let found = store.records(&both).await.unwrap();
+        assert!(matches!(found[..], [Some(Err(Error::Record(_))), Some(Ok(_))]), "{found:?}");
+    }
+
+    #[tokio::test]
+    async fn a_fencing_token_is_not_used_again_after_a_failover_that_lost_the_last_writes() {
+        let servers = Servers::start().await;
+        let store = at(&servers, 1000);
+        store.want(&names(&["a.test"]), &Record::default()).await.unwrap();
+        let lost = store.claim(5).await.unwrap().pop().unwrap();
+        store.fabric.command("DEL").key(&key::acme_fence()).run().await.unwrap();
+        let next = at(&servers, 61_000).claim(5).await.unwrap().pop().unwrap();
+        assert!(next.fence > lost.fence);
     }
 
     #[tokio::test]

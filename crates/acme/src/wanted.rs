@@ -3,11 +3,14 @@
 //! It is made when the desired state of the route table changed, by one pacemaker at a time, and once in a while in any case. A
 //! host is left out only after it was read again, so a change during the comparison loses nothing.
 
-use std::{collections::HashSet, time::Duration};
+use std::{collections::HashSet, sync::Arc, time::Duration};
 
 use signalbox_lease::Lease;
 use signalbox_route_table::{Policy, Tls};
-use tokio::time::{self, Instant};
+use tokio::{
+    task::JoinSet,
+    time::{self, Instant},
+};
 use tokio_util::sync::CancellationToken;
 
 use crate::{Parts, failure::Failure, on_demand, record::Record, store::CHUNK};
@@ -20,7 +23,8 @@ const ALWAYS: Duration = Duration::from_secs(600);
 const SHARE: u32 = 10;
 
 /// Compares hosts with names until `shutdown`, then releases the lease.
-pub(crate) async fn run(parts: &Parts, mut lease: Lease, shutdown: CancellationToken) {
+pub(crate) async fn run(parts: &Arc<Parts>, mut lease: Lease, shutdown: CancellationToken) {
+    let mut checks = JoinSet::new();
     let mut compared: Option<(u64, Instant)> = None;
     let mut pause = INTERVAL;
     while shutdown.run_until_cancelled(time::sleep(pause)).await.is_some() {
@@ -36,7 +40,7 @@ pub(crate) async fn run(parts: &Parts, mut lease: Lease, shutdown: CancellationT
                 continue;
             }
         }
-        on_demand::requested(parts).await;
+        on_demand::requested(parts, &mut checks).await;
         let begun = Instant::now();
         match turn(parts, compared).await {
             Ok(Some(revision)) => {
@@ -62,7 +66,7 @@ async fn turn(parts: &Parts, compared: Option<(u64, Instant)>) -> Result<Option<
         let Some(last) = names.last() else { break };
         after = Some(last.clone());
         let these = with_automatic(parts, names).await?;
-        if parts.store.want(&these, &Record::default(), false).await? > 0 {
+        if parts.store.want(&these, &Record::default()).await? > 0 {
             parts.nudge.notify_one();
         }
         wanted.extend(these);
@@ -97,10 +101,12 @@ async fn remove_others(parts: &Parts, wanted: &HashSet<String>) -> Result<(), Fa
         let Some(last) = names.last() else { return Ok(()) };
         after = Some(last.clone());
         let names: Vec<String> = names.into_iter().filter(|name| !wanted.contains(name)).collect();
+        // Before the hosts, so that a change of a host after it was read prevents the removal of its name.
+        let revision = parts.store.revision().await?;
         let records = parts.store.records(&names).await?;
         let both = names.into_iter().zip(records);
         let of_hosts =
-            both.filter(|(_, record)| record.as_ref().is_some_and(|(record, _)| !record.on_demand));
+            both.filter(|(_, record)| matches!(record, Some(Ok((record, _))) if !record.on_demand));
         let names: Vec<String> = of_hosts.map(|(name, _)| name).collect();
         let still: HashSet<String> = if names.is_empty() {
             HashSet::new()
@@ -110,10 +116,12 @@ async fn remove_others(parts: &Parts, wanted: &HashSet<String>) -> Result<(), Fa
             with_automatic(parts, hosts.map(|(name, _)| name.clone()).collect()).await?.into_iter().collect()
         };
         let gone: Vec<String> = names.into_iter().filter(|name| !still.contains(name)).collect();
-        for name in &gone {
-            tracing::info!(server_name = name, "automatic HTTPS ended");
+        // If a host has changed, the next comparison follows.
+        if parts.store.unwant(&gone, revision).await?.is_some() {
+            for name in &gone {
+                tracing::info!(server_name = name, "automatic HTTPS ended");
+            }
         }
-        parts.store.unwant(&gone).await?;
     }
 }
 

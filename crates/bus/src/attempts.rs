@@ -14,7 +14,7 @@ use signalbox_api::events::DeliveryAttempt;
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 
-use super::{Error, Handle, core::Core};
+use super::{Error, Handle, core::Core, housekeeping::unless_damaged};
 
 /// Attempts of a subscriber that are stored.
 const MAX_ATTEMPTS: usize = 50;
@@ -83,7 +83,8 @@ async fn write(core: &Core) -> Result<(), Error> {
         }
         let entries: Vec<String> =
             attempts.iter().filter_map(|attempt| serde_json::to_string(attempt).ok()).collect();
-        core.stores[0].note_attempts(&token, &entries, MAX_ATTEMPTS, KEPT_SECONDS).await?;
+        let noted = core.stores[0].note_attempts(&token, &entries, MAX_ATTEMPTS, KEPT_SECONDS).await;
+        unless_damaged(&token, noted)?;
     }
     Ok(())
 }

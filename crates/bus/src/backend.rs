@@ -6,7 +6,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{Error, Handle, OnFailure, Options, Queued, Registry};
+use super::{Error, Handle, Limit, OnFailure, Options, Queued, Registry};
 use signalbox_egress::Secret;
 
 /// An HTTP backend.
@@ -38,16 +38,14 @@ pub struct Backend {
     pub draining: bool,
     /// The version of the registry in which it was removed, if it is being drained: one that was defined and removed again
     /// has another.
-    #[serde(default, skip_serializing_if = "is_zero")]
+    #[serde(default, skip_serializing_if = "super::registry::is_zero")]
     pub drained_in: u64,
+    /// The version of the registry in which it was changed last; 0 if it never was.
+    #[serde(default, skip_serializing_if = "super::registry::is_zero")]
+    pub changed_in: u64,
     /// While it is being drained: the treatment of queued events.
     #[serde(default)]
     pub queued: Queued,
-}
-
-#[allow(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
-fn is_zero(number: &u64) -> bool {
-    *number == 0
 }
 
 impl Backend {
@@ -92,7 +90,7 @@ impl Registry {
     ) -> Result<(), Error> {
         let before = self.backends.get(name);
         if before.is_none() && self.backends.len() >= limits.backends {
-            return Err(Error::TooMany("backends"));
+            return Err(Error::TooMany(Limit::Backends));
         }
         // Two with the same prefix would leave to chance which one gets an object.
         let taken =
@@ -118,6 +116,7 @@ impl Registry {
             disabled: None,
             draining: false,
             drained_in: 0,
+            changed_in: before.map_or(0, |before| before.changed_in),
             queued: Queued::default(),
         };
         self.backends.insert(name.to_owned(), backend);

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
-use super::{Error, Handle, Registry, topics::OWN_CLIENT};
+use super::{Error, Handle, Limit, Registry, topics::OWN_CLIENT};
 
 /// The maximum number of valid tokens of one client.
 const MAX_SECRETS: usize = 4;
@@ -107,7 +107,9 @@ impl Handle {
             .change(|registry, _| match registry.api_tokens.get(client) {
                 Some(known) if !is_same(known) => Err(Error::TokenExists),
                 Some(_) => Ok(()),
-                None if registry.api_tokens.len() >= API_TOKENS => Err(Error::TooMany("tokens")),
+                None if registry.api_tokens.len() >= API_TOKENS => {
+                    Err(Error::TooMany(Limit::Tokens(API_TOKENS)))
+                }
                 // A client may have got it by a rotation.
                 None if registry
                     .api_tokens
@@ -150,7 +152,7 @@ impl Handle {
                 }
                 token.secrets.retain(|_, end| end.is_none_or(|end| now_ms < end));
                 if token.secrets.len() >= MAX_SECRETS {
-                    return Err(Error::TooMany("tokens of the client"));
+                    return Err(Error::TooMany(Limit::TokensOfClient(MAX_SECRETS)));
                 }
                 token.secrets.insert(fresh.to_owned(), None);
                 token.listed = listed.map(str::to_owned);

@@ -291,6 +291,7 @@ impl Core {
                 self.spread(&view).await?;
                 return Ok(value);
             }
+            registry.note_changes(&view.registry, version);
             let stamp = format!("{version}.{}", self.rng.characters(8));
             if self.commit(&view.stamp, &stamp, &view.registry, &registry).await? {
                 let before = view;
@@ -308,7 +309,8 @@ impl Core {
     async fn commit(&self, from: &str, to: &str, before: &Registry, after: &Registry) -> Result<bool, Error> {
         let snapshot = self.snapshot(after)?;
         let home = &self.stores[0];
-        let commands = registry::projection(&home.bus(), before, after, self.sealing_keys().is_empty());
+        let commands =
+            registry::projection(home.shard().tag(), before, after, self.sealing_keys().is_empty());
         let mut result = home.commit(from, to, &snapshot, &commands).await;
         // Once more after a lost reply: the script knows its own stamp.
         if result.as_ref().is_err_and(|error| error.kind() == signalbox_store::Kind::Unavailable) {
@@ -372,7 +374,7 @@ impl Core {
                 snapshot.get_or_init(|| made)
             }
         };
-        let commands = registry::projection_elsewhere(&store.bus(), &there, &view.registry);
+        let commands = registry::projection_elsewhere(store.shard().tag(), &there, &view.registry);
         // Another pacemaker doing the same at this moment is as good.
         store.commit(&stamp, &view.stamp, snapshot, &commands).await?;
         Ok(())

@@ -58,6 +58,33 @@ pub enum Refusal {
     Uninitialized,
 }
 
+/// A limit that a change of the registry would exceed, with what to do about it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[allow(missing_docs, reason = "the messages describe them")]
+pub enum Limit {
+    #[error("topic limit reached; raise `bus.topics` or delete unused topics")]
+    Topics,
+    #[error("topic limit of one client reached; raise `bus.topics_per_client` or delete unused topics")]
+    TopicsOfClient,
+    #[error("subscription limit reached; raise `bus.subscriptions` or delete unused subscriptions")]
+    Subscriptions,
+    #[error("token limit reached ({0}); delete unused tokens")]
+    Tokens(usize),
+    #[error(
+        "{0} tokens of the client are valid, which is the maximum; wait until one expires, or rotate without an overlap"
+    )]
+    TokensOfClient(usize),
+    #[error("backend limit reached; raise `bus.backends` or delete unused backends")]
+    Backends,
+    #[error("queue limit reached; raise `queues.queues` or delete unused queues")]
+    Queues,
+    /// The lanes of so many numbers have events at the same time.
+    #[error(
+        "events published under {0} earlier values of `concurrency` still wait; change it again when some of them are delivered"
+    )]
+    Generations(u64),
+}
+
 /// Why an operation other than publishing failed.
 #[derive(Debug, thiserror::Error)]
 #[allow(missing_docs, reason = "the messages describe most variants")]
@@ -100,8 +127,8 @@ pub enum Error {
     BadTopic(String),
     #[error("`{field}` must be between {least} and {most}")]
     OutOfRange { field: &'static str, least: u64, most: u64 },
-    #[error("limit of {0} reached")]
-    TooMany(&'static str),
+    #[error("{0}")]
+    TooMany(Limit),
     #[error("unknown queue")]
     NoSuchQueue,
     #[error("invalid queue")]

@@ -2,9 +2,14 @@
 
 use std::collections::{BTreeMap, btree_map::Entry};
 
+use futures_util::{StreamExt as _, TryStreamExt as _, stream};
 use signalbox_api::events::{Numbers, SubscriberNumbers};
 
-use super::{Error, Handle, Registry};
+use super::{
+    Error, Handle, Registry,
+    housekeeping::{READS, unless_damaged},
+    store::Store,
+};
 
 /// Adds the numbers of another shard, or of another client with the same name.
 fn add(sum: &mut SubscriberNumbers, other: &SubscriberNumbers) {
@@ -17,6 +22,13 @@ fn add(sum: &mut SubscriberNumbers, other: &SubscriberNumbers) {
     // As healthy as where it is worst.
     sum.health = sum.health.min(other.health);
     sum.last_attempted_ms = sum.last_attempted_ms.max(other.last_attempted_ms);
+}
+
+/// What a shard stores about a subscriber; nothing if that is damaged.
+async fn of_one(store: &Store, token: String) -> Result<(String, SubscriberNumbers), signalbox_store::Error> {
+    let oldest_ms = unless_damaged(&token, store.oldest(&token).await)?.flatten();
+    let movements = unless_damaged(&token, store.movements(&token).await)?;
+    Ok((token, SubscriberNumbers { oldest_ms, ..movements.unwrap_or_default() }))
 }
 
 impl Handle {
@@ -59,14 +71,15 @@ impl Handle {
             for (name, count) in shard.counters {
                 *all.counters.entry(name).or_default() += count;
             }
-            for token in registry.subscriptions.keys() {
+            let tokens: Vec<String> = registry.subscriptions.keys().cloned().collect();
+            let mut read = stream::iter(tokens).map(|token| of_one(store, token)).buffered(READS);
+            while let Some((token, numbers)) = read.try_next().await? {
                 let numbers = SubscriberNumbers {
-                    events: shard.events.get(token).copied().unwrap_or_default(),
-                    batches: shard.batches.get(token).copied().unwrap_or_default(),
-                    oldest_ms: store.oldest(token).await?,
-                    ..store.movements(token).await?
+                    events: shard.events.get(&token).copied().unwrap_or_default(),
+                    batches: shard.batches.get(&token).copied().unwrap_or_default(),
+                    ..numbers
                 };
-                match all.subscribers.entry(key(token)) {
+                match all.subscribers.entry(key(&token)) {
                     Entry::Vacant(place) => drop(place.insert(numbers)),
                     Entry::Occupied(mut sum) => add(sum.get_mut(), &numbers),
                 }

@@ -11,12 +11,13 @@ use std::{
     time::Duration,
 };
 
+use futures_util::{StreamExt as _, TryStreamExt as _, stream};
 use serde_json::json;
 use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    Error, EventId,
+    Error, EventId, Subscription,
     core::Core,
     queue_admin::QueueMaintenance,
     store::{SEGMENT_IDS, Store},
@@ -45,6 +46,9 @@ const MEMORY_EVERY: Duration = Duration::from_secs(1);
 const MIN_MEMORY_EVERY: Duration = Duration::from_millis(50);
 /// The fastest growth of the memory that is expected, in bytes per second: no check is later than the memory could be full.
 const GROWTH: u64 = 100 << 20;
+
+/// Reads that are under way at a time if there is one for each of many names. They share a connection, and so round trips.
+pub(super) const READS: usize = 64;
 
 /// Keeps one shard in order until `shutdown`.
 pub(super) async fn run(core: Arc<Core>, store: Arc<Store>, mut lease: Lease, shutdown: CancellationToken) {
@@ -101,7 +105,8 @@ pub(super) async fn round(
     keeping.round(core, store).await;
     let trimmed = trim(core, store).await;
     let spread = spread(core).await;
-    for error in [scrubbed, purged, limited, trimmed, spread].into_iter().filter_map(Result::err) {
+    let kicked = kick_changed(store).await.map_err(Error::from);
+    for error in [scrubbed, purged, limited, trimmed, spread, kicked].into_iter().filter_map(Result::err) {
         match &error {
             Error::Store(found) if found.kind() == Kind::Broken => {
                 let source = std::error::Error::source(&error);
@@ -123,14 +128,14 @@ async fn spread(core: &Core) -> Result<(), Error> {
 
 /// The result of work for one owner. If data of the owner is damaged, that is logged, and there is none: the work for the
 /// others continues.
-fn unless_damaged<T>(
+pub(super) fn unless_damaged<T>(
     owner: &str,
     result: Result<T, signalbox_store::Error>,
 ) -> Result<Option<T>, signalbox_store::Error> {
     match result {
         Err(error) if error.kind() == Kind::Broken => {
             let source = std::error::Error::source(&error);
-            tracing::error!(owner, %error, ?source, "no maintenance: stored data is damaged");
+            tracing::error!(owner, %error, ?source, "skipped: stored data is damaged");
             Ok(None)
         }
         result => result.map(Some),
@@ -225,6 +230,14 @@ pub(super) async fn purge(store: &Store) -> Result<(), signalbox_store::Error> {
     Ok(())
 }
 
+/// Ends the pauses of subscribers whose subscription was changed by a process that did not get as far as that.
+async fn kick_changed(store: &Store) -> Result<(), signalbox_store::Error> {
+    for token in store.changed().await? {
+        unless_damaged(&token, store.kick_changed(&token).await)?;
+    }
+    Ok(())
+}
+
 /// Drops what is too much for one subscriber.
 async fn limit(core: &Arc<Core>, store: &Store) -> Result<(), Error> {
     let most = core.options.queued_events;
@@ -286,19 +299,43 @@ async fn trim_all(store: &Store, segments: &[u64]) -> Result<(), Error> {
 
 /// The subscribers to whom nothing can be delivered: paused, disabled, without readable credentials, or failing all the time.
 async fn idle(core: &Core, store: &Store) -> Result<HashSet<String>, Error> {
-    let (view, mut idle) = (core.refresh().await?, HashSet::new());
-    for (token, one) in &view.registry.subscriptions {
-        let is_stopped = one.paused || one.disabled.is_some() || one.is_locked();
-        let fails = || async {
-            Ok::<_, Error>(
-                unless_damaged(token, store.movements(token).await)?.is_some_and(|one| one.health == 0),
-            )
-        };
-        if is_stopped || fails().await? {
-            idle.insert(token.clone());
-        }
+    let view = core.refresh().await?;
+    let is_stopped = |one: &Subscription| one.paused || one.disabled.is_some() || one.is_locked();
+    let (stopped, others): (Vec<_>, Vec<_>) =
+        view.registry.subscriptions.iter().partition(|(_, one)| is_stopped(one));
+    let mut idle: HashSet<String> = stopped.into_iter().map(|(token, _)| token.clone()).collect();
+    let others: Vec<String> = others.into_iter().map(|(token, _)| token.clone()).collect();
+    let mut read = stream::iter(others).map(|token| always_fails(store, token)).buffered(READS);
+    while let Some(failing) = read.try_next().await? {
+        idle.extend(failing);
     }
     Ok(idle)
+}
+
+/// The subscriber if its last deliveries have failed.
+async fn always_fails(store: &Store, token: String) -> Result<Option<String>, signalbox_store::Error> {
+    let movements = unless_damaged(&token, store.movements(&token).await)?;
+    Ok(movements.is_some_and(|one| one.health == 0).then_some(token))
+}
+
+/// A segment, and the subscribers that need it if no queue does.
+async fn holders(
+    store: &Store,
+    segment: u64,
+    bytes: u64,
+) -> Result<Option<(u64, u64, Vec<String>)>, signalbox_store::Error> {
+    let holders = unless_damaged(&format!("segment {segment}"), store.holders(segment).await)?.flatten();
+    Ok(holders.map(|holders| (segment, bytes, holders)))
+}
+
+/// A subscriber for which events wait, and their bytes.
+async fn size(
+    store: &Store,
+    token: String,
+    events: u64,
+) -> Result<Option<(String, u64)>, signalbox_store::Error> {
+    let size = unless_damaged(&token, store.event_size(&token).await)?;
+    Ok(size.map(|size| (token, events.saturating_mul(size))))
 }
 
 /// The segments that only idle subscribers need, oldest first, with their bytes and these subscribers.
@@ -309,12 +346,11 @@ async fn pinned(core: &Core, store: &Store) -> Result<Vec<(u64, u64, Vec<String>
         return Ok(pinned);
     }
     let present = EventId::at_ms(store.now_ms().await?).0 / SEGMENT_IDS;
-    for (segment, bytes) in store.segments().await?.range(..present) {
-        if let Some(holders) = store.holders(*segment).await?
-            && holders.iter().all(|holder| idle.contains(holder))
-        {
-            pinned.push((*segment, *bytes, holders));
-        }
+    let segments: Vec<(u64, u64)> = store.segments().await?.range(..present).map(|(&s, &b)| (s, b)).collect();
+    let mut read =
+        stream::iter(segments).map(|(segment, bytes)| holders(store, segment, bytes)).buffered(READS);
+    while let Some(found) = read.try_next().await? {
+        pinned.extend(found.filter(|(_, _, holders)| holders.iter().all(|holder| idle.contains(holder))));
     }
     Ok(pinned)
 }
@@ -469,11 +505,12 @@ async fn drop_largest(
     mut memory: Memory,
 ) -> Result<(), Error> {
     let mut sizes = BTreeMap::new();
-    for (token, events) in store.numbers().await?.events {
-        if let Some(size) = unless_damaged(&token, store.event_size(&token).await)? {
-            sizes.insert(token, events.saturating_mul(size));
-        }
+    let waiting = store.numbers().await?.events;
+    let mut read = stream::iter(waiting).map(|(token, events)| size(store, token, events)).buffered(READS);
+    while let Some(found) = read.try_next().await? {
+        sizes.extend(found);
     }
+    drop(read);
     let Some((token, bytes)) = noisiest(sizes) else { return Ok(()) };
     if bytes.saturating_mul(2) < largest {
         return Ok(());

@@ -67,7 +67,8 @@
 //!
 //! Whatever ends the pauses of a subscriber (`kick.lua`: it subscribed again, was changed, or is retried) also counts them, in
 //! `kicks`. A job remembers the count of the time when it was taken. If it is settled under another count, its lane does not
-//! pause, because the failure may be that of a former receiver.
+//! pause, because the failure may be that of a former receiver. The script that stores a change of a subscription also notes it
+//! in `bus:changed`, and housekeeping ends the pauses if the process that made the change did not get as far as that.
 //!
 //! A job is the MessagePack of `["lane", [token, generation, lane]]`. It is in exactly one of these states while its
 //! lane has a batch. While the lane has none, the job does not exist. A publish creates a job only for a lane without
@@ -164,7 +165,7 @@ pub use change::{Change, Index, Log};
 pub use clients::ApiToken;
 pub use dead::{DeadLetter, Page};
 pub use deliver::{BatchContents, Delivered, Deliverer, Webhooks, rendered};
-pub use error::{Error, Refusal};
+pub use error::{Error, Limit, Refusal};
 pub use event::{Delay, Event, EventId, Gap, ID_EPOCH_MS, IDS_PER_MS, Kind, NewEvent, NewMessage, shard_of};
 pub use handle::{Handle, NewGroup};
 pub use metrics::Metrics;

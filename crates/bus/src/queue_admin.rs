@@ -12,7 +12,7 @@ use std::{
 
 use tokio::time::Instant;
 
-use super::{Error, Handle, Registry, core::Core, store::Store, view::State};
+use super::{Error, Handle, Limit, Registry, core::Core, store::Store, view::State};
 use signalbox_queues::{self as queues, Cleared, Configured, Definition, Matcher};
 
 /// Maximum number of repetitions when the registry changes before any of a shard was configured or cleared.
@@ -40,7 +40,7 @@ impl Registry {
                 }
                 Ok(false)
             }
-            None if queues >= most => Err(Error::TooMany("queues")),
+            None if queues >= most => Err(Error::TooMany(Limit::Queues)),
             None => {
                 self.queues.insert(name.to_owned(), Definition { revision: version, ..definition });
                 Ok(true)

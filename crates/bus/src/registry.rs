@@ -8,7 +8,13 @@ use serde::{Deserialize, Serialize};
 
 use super::{ApiToken, Backend, Subscription, store::Command};
 use signalbox_queues::Definition;
-use signalbox_store::{FabricSpace, Key, keys::bus::Bus};
+use signalbox_store::{
+    FabricSpace, Key, Tag,
+    keys::{
+        bus::{self, Bus},
+        objects,
+    },
+};
 
 /// All of it, as of one stamp.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -34,15 +40,37 @@ pub struct Registry {
     pub(super) retired_queues: BTreeMap<String, u64>,
 }
 
+#[allow(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
+pub(super) fn is_zero(number: &u64) -> bool {
+    *number == 0
+}
+
+impl Registry {
+    /// Notes in which subscriptions and backends this registry differs from the one before. Every shard then ends their
+    /// pauses, even if the process that made the change cannot do that ([`wake_ups`]).
+    pub(super) fn note_changes(&mut self, before: &Registry, version: u64) {
+        for (token, one) in &mut self.subscriptions {
+            if before.subscriptions.get(token).is_some_and(|old| *old != *one) {
+                one.changed_in = version;
+            }
+        }
+        for (name, one) in &mut self.backends {
+            if before.backends.get(name).is_some_and(|old| *old != *one) {
+                one.changed_in = version;
+            }
+        }
+    }
+}
+
 /// The commands that keep the keys for single lookups consistent with the snapshot, as Routemaster had them. A pure
 /// difference: any change of the registry is projected. User names of deliveries are written only `with_credentials`.
 pub(super) fn projection(
-    keys: &Bus<'_>,
+    tag: &Tag,
     before: &Registry,
     after: &Registry,
     with_credentials: bool,
 ) -> Vec<Command> {
-    let mut commands = Vec::new();
+    let (mut commands, keys) = (Vec::new(), &bus::bus(tag));
     let mut write = |name, key, args: Vec<String>| commands.push(Command { name, key, args });
     for (topic, _) in before.topics.iter().filter(|(topic, _)| !after.topics.contains_key(*topic)) {
         write("SREM", keys.topics(), vec![topic.clone()]);
@@ -115,7 +143,34 @@ pub(super) fn projection(
     for (token, generation) in ended {
         retire(keys, token, *generation, &mut write);
     }
+    wake_ups(tag, before, after, &mut write);
     commands
+}
+
+/// Notes whose pauses have to end, because what they wait for may have changed: those of the lanes of subscribers, and of the
+/// objects of backends. The note is written together with the change, so it outlives the process that made the change.
+fn wake_ups(
+    tag: &Tag,
+    before: &Registry,
+    after: &Registry,
+    write: &mut impl FnMut(&'static str, Key<FabricSpace>, Vec<String>),
+) {
+    let (bus, objects) = (bus::bus(tag), objects::objects(tag));
+    for (token, one) in &after.subscriptions {
+        if before.subscriptions.get(token).is_some_and(|old| old.changed_in != one.changed_in) {
+            write("HSET", bus.changed(), vec![token.clone(), one.timeout_ms.to_string()]);
+        }
+    }
+    for (name, one) in &after.backends {
+        if before.backends.get(name).is_some_and(|old| old.changed_in != one.changed_in) {
+            let version = one.changed_in.to_string();
+            let fields = vec![format!("changed@{name}"), version, format!("pauses@{name}"), "0".to_owned()];
+            write("HSET", objects.numbers(), fields);
+        }
+    }
+    for name in before.backends.keys().filter(|name| !after.backends.contains_key(*name)) {
+        write("HDEL", objects.numbers(), vec![format!("changed@{name}"), format!("pauses@{name}")]);
+    }
 }
 
 /// Each token by its digest: its client, and the client's name and scopes.
@@ -130,9 +185,9 @@ fn secrets(registry: &Registry) -> BTreeMap<&str, String> {
 }
 
 /// The change for a shard other than the first, which has `before`: only the removal of deleted topics' counters and of ended
-/// subscriptions.
-pub(super) fn projection_elsewhere(keys: &Bus<'_>, before: &Registry, after: &Registry) -> Vec<Command> {
-    let mut commands = Vec::new();
+/// subscriptions, and whose pauses have to end.
+pub(super) fn projection_elsewhere(tag: &Tag, before: &Registry, after: &Registry) -> Vec<Command> {
+    let (mut commands, keys) = (Vec::new(), &bus::bus(tag));
     let mut write = |name, key, args: Vec<String>| commands.push(Command { name, key, args });
     for topic in before.topics.keys().filter(|topic| !after.topics.contains_key(*topic)) {
         write("DEL", keys.topic(topic), Vec::new());
@@ -147,6 +202,7 @@ pub(super) fn projection_elsewhere(keys: &Bus<'_>, before: &Registry, after: &Re
             write("HSET", keys.purge(), vec![token.clone(), generation.to_string()]);
         }
     }
+    wake_ups(tag, before, after, &mut write);
     commands
 }
 
@@ -158,6 +214,7 @@ fn retire(
 ) {
     write("HSET", keys.purge(), vec![token.to_owned(), generation.to_string()]);
     write("HDEL", keys.dead_bytes(), vec![token.to_owned()]);
+    write("HDEL", keys.changed(), vec![token.to_owned()]);
     write("ZREM", keys.replays(), vec![token.to_owned()]);
     for key in [keys.subscriber(token), keys.dead(token), keys.attempts(token), keys.replay(token)] {
         write("DEL", key, Vec::new());

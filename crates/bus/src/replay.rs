@@ -13,8 +13,9 @@ use super::{
     Error, Event, EventId, Handle,
     core::Core,
     store::{Again, Appended, ReplayState, Resend, SEGMENT_IDS, Store},
-    view::target,
+    view::{View, target},
 };
+use signalbox_store::Kind;
 
 /// Events examined in one step, whether they match or not.
 const LOOK: u64 = 1_000;
@@ -27,12 +28,14 @@ const AHEAD: u64 = 2_000;
 /// How long it pauses then, in milliseconds, and if deliveries are stopped.
 const AHEAD_PAUSE_MS: u64 = 200;
 const STOPPED_PAUSE_MS: u64 = 5_000;
+/// How long a replay pauses that fails because of damaged data, in milliseconds.
+const DAMAGED_PAUSE_MS: u64 = 60_000;
 /// The fastest replay, events a second.
 const MAX_RATE: u64 = 100_000;
 /// Pause after a replay was replaced just when it was to be removed.
 const REPLACED_PAUSE: Duration = Duration::from_millis(100);
 /// Pause when there is nothing to replay; another pacemaker's replay is found after it.
-const IDLE: Duration = Duration::from_secs(30);
+const IDLE: Duration = Duration::from_secs(5);
 
 impl Handle {
     /// Sends the client again what the log holds of its topics from `from_ms` until before `to_ms` (and not of the
@@ -92,17 +95,45 @@ pub(super) async fn step(core: &Core, store: &Store) -> Result<Duration, Error> 
     }
     // The subscription may have been created through another pacemaker a moment ago.
     let view = core.refresh().await?;
-    let state = store.replay(&token).await?;
-    let position = state.as_ref().map(|state| state.cursor.as_str());
-    let (Some(state), Some(subscription)) = (&state, view.subscription(&token)) else {
-        let is_removed = store.schedule_replay(&token, position, None).await?;
+    let mut position = None;
+    match advance(core, store, &view, &token, now_ms, &mut position).await {
+        Err(Error::Store(error)) if error.kind() == Kind::Broken => {
+            let subscriber = core.name_of(&token);
+            tracing::error!(
+                subscriber,
+                %error,
+                source = ?std::error::Error::source(&error),
+                "replay does not move: stored data is damaged"
+            );
+            // It is tried again later, so that the replays of others move.
+            store.schedule_replay(&token, position.as_deref(), Some(now_ms + DAMAGED_PAUSE_MS)).await?;
+            Ok(Duration::ZERO)
+        }
+        result => result,
+    }
+}
+
+/// One step of a subscriber's replay, whose position is put into `found`; how long to wait before the next step of any.
+async fn advance(
+    core: &Core,
+    store: &Store,
+    view: &View,
+    token: &str,
+    now_ms: u64,
+    found: &mut Option<String>,
+) -> Result<Duration, Error> {
+    let state = store.replay(token).await?;
+    *found = state.as_ref().map(|state| state.cursor.clone());
+    let position = found.as_deref();
+    let (Some(state), Some(subscription)) = (&state, view.subscription(token)) else {
+        let is_removed = store.schedule_replay(token, position, None).await?;
         return Ok(if is_removed { Duration::ZERO } else { REPLACED_PAUSE });
     };
-    if store.waiting(&token).await? >= AHEAD || store.is_full().await? {
+    if store.waiting(token).await? >= AHEAD || store.is_full().await? {
         // What a replay puts into the lanes is stored again, so it waits until the subscriber has caught up.
         let is_stopped = subscription.paused || subscription.disabled.is_some();
         let pause = if is_stopped { STOPPED_PAUSE_MS } else { AHEAD_PAUSE_MS };
-        store.schedule_replay(&token, position, Some(now_ms + pause)).await?;
+        store.schedule_replay(token, position, Some(now_ms + pause)).await?;
         return Ok(Duration::ZERO);
     }
     let (events, cursor) = part(store, state, |event| {
@@ -118,7 +149,7 @@ pub(super) async fn step(core: &Core, store: &Store) -> Result<Duration, Error> 
     match appended {
         Appended::Put(count) => {
             let next = cursor.as_ref().map(|_| now_ms + count * 1000 / state.rate);
-            store.schedule_replay(&token, cursor.as_deref(), next).await?;
+            store.schedule_replay(token, cursor.as_deref(), next).await?;
         }
         Appended::Moved => {}
         Appended::Stale => {

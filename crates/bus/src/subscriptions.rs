@@ -4,7 +4,7 @@ use std::{collections::BTreeSet, sync::Arc};
 
 use serde::{Deserialize, Serialize};
 
-use super::{Error, Handle, Options, Registry, housekeeping, is_reserved_topic, is_topic_name};
+use super::{Error, Handle, Limit, Options, Registry, housekeeping, is_reserved_topic, is_topic_name};
 use signalbox_api::events::SubscriberNumbers;
 use signalbox_egress::Secret;
 
@@ -93,6 +93,9 @@ pub struct Subscription {
     pub topics: BTreeSet<String>,
     /// The environments that the client's token is confined to: events of others are not delivered. `None` delivers all.
     pub environments: Option<BTreeSet<String>>,
+    /// The version of the registry in which it was changed last; 0 if it never was.
+    #[serde(default, skip_serializing_if = "super::registry::is_zero")]
+    pub(super) changed_in: u64,
 }
 
 /// A change of some settings of a subscription. What is absent stays as it is.
@@ -165,16 +168,16 @@ impl Registry {
         let concurrency = in_range("concurrency", wanted.concurrency, limits.concurrency, 1, 64)?;
         let before = self.subscriptions.get(client);
         if before.is_none() && self.subscriptions.len() >= limits.subscriptions {
-            return Err(Error::TooMany("subscriptions"));
+            return Err(Error::TooMany(Limit::Subscriptions));
         }
         let created = wanted.topics.iter().filter(|topic| !self.topics.contains_key(*topic)).count();
         if created > 0 && self.topics_of(client, wanted.topics.iter()) > limits.topics_per_client {
-            return Err(Error::TooMany("topics of one client"));
+            return Err(Error::TooMany(Limit::TopicsOfClient));
         }
         let left = before.into_iter().flat_map(|before| before.topics.difference(&wanted.topics));
         let unused = self.unused(left, Some(client));
         if self.topics.len() + created > limits.topics + unused.len() {
-            return Err(Error::TooMany("topics"));
+            return Err(Error::TooMany(Limit::Topics));
         }
         let sealed = before.and_then(|before| before.sealed.clone());
         let subscription = Subscription {
@@ -199,6 +202,7 @@ impl Registry {
             retry_seconds: before.map(|before| before.retry_seconds.clone()).unwrap_or_default(),
             topics: wanted.topics,
             environments: wanted.environments,
+            changed_in: before.map_or(0, |before| before.changed_in),
         };
         self.topics.retain(|topic, _| !unused.contains(topic));
         for topic in &subscription.topics {
@@ -261,7 +265,7 @@ impl Handle {
         if self.core.view().subscription(client).is_some_and(|before| before.concurrency != lanes) {
             for store in &self.core.stores {
                 if store.generations(client).await? >= MAX_GENERATIONS {
-                    return Err(Error::TooMany("changes of `concurrency` whose earlier events still wait"));
+                    return Err(Error::TooMany(Limit::Generations(MAX_GENERATIONS)));
                 }
             }
         }
@@ -295,9 +299,12 @@ impl Handle {
         Ok(kicked)
     }
 
-    /// Replaces the client's signing secrets (the caller decides which, and until when the old ones sign).
+    /// Replaces the client's signing secrets (the caller decides which, and until when the old ones sign), and ends pauses after
+    /// failures.
     pub async fn set_secrets(&self, client: &str, secrets: Vec<Secret>) -> Result<(), Error> {
-        self.core.change(|registry, _| registry.set_secrets(client, &secrets)).await
+        self.core.change(|registry, _| registry.set_secrets(client, &secrets)).await?;
+        // The receiver may have rejected the old signature.
+        self.retry_now(client).await.map(drop)
     }
 
     /// Ends the client's subscription.

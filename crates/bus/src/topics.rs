@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use serde_json::json;
 use signalbox_api::events::Topic;
 
-use super::{Error, Handle, Options, Registry};
+use super::{Error, Handle, Limit, Options, Registry};
 
 /// The prefix of Signalbox's own topics.
 pub const RESERVED: &str = "signalbox.";
@@ -109,12 +109,12 @@ impl Registry {
         match self.topics.get_mut(topic) {
             Some(Some(publisher)) if publisher != client => Err(Error::Forbidden),
             Some(Some(_)) => Ok(()),
-            _ if own >= limits.topics_per_client => Err(Error::TooMany("topics of one client")),
+            _ if own >= limits.topics_per_client => Err(Error::TooMany(Limit::TopicsOfClient)),
             Some(claim) => {
                 *claim = Some(client.to_owned());
                 Ok(())
             }
-            None if topics >= limits.topics => Err(Error::TooMany("topics")),
+            None if topics >= limits.topics => Err(Error::TooMany(Limit::Topics)),
             None => {
                 self.topics.insert(topic.to_owned(), Some(client.to_owned()));
                 Ok(())

@@ -12,7 +12,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    path::Path,
+    path::{Path, PathBuf},
     sync::Arc,
 };
 
@@ -23,12 +23,15 @@ use signalbox_machine::{
     definition::{self, File, Refused},
     plan,
 };
-use tokio::sync::{Mutex, Notify};
+use tokio::{
+    sync::{Mutex, Notify},
+    task::spawn_blocking,
+};
 
 use crate::{
     Error, Version,
     clock::Clock,
-    definitions::{Definitions, parse_machine},
+    definitions::Definitions,
     evaluator::Happened,
     feeds::FeedAnswers,
     label_store::{Edit, LabelStore},
@@ -70,6 +73,24 @@ pub struct Applier {
     pub(crate) redefined: Arc<Notify>,
     /// Held while a change is applied: one at a time in this process.
     pub(crate) applying: Mutex<()>,
+}
+
+/// The result of a computation, or of reading files, made outside of the threads that serve requests.
+async fn computed<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
+    spawn_blocking(work).await.unwrap_or_else(|panicked| std::panic::resume_unwind(panicked.into_panic()))
+}
+
+/// The files of definitions in a folder, ordered.
+fn files_of(folder: &Path) -> std::io::Result<Vec<PathBuf>> {
+    let is_definition = |path: &PathBuf| {
+        let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+        (name.ends_with(".yaml") || name.ends_with(".yml")) && !name.contains(".test.")
+    };
+    let entries = std::fs::read_dir(folder)?;
+    let mut paths: Vec<_> =
+        entries.filter_map(|entry| Some(entry.ok()?.path())).filter(is_definition).collect();
+    paths.sort();
+    Ok(paths)
 }
 
 impl Applier {
@@ -150,6 +171,7 @@ impl Applier {
 
     /// Continues every change of definition that is under way.
     pub(crate) async fn finish_all(&self) -> Result<(), Error> {
+        let mut result = Ok(());
         for under_way in self.versions.applying().await? {
             let _one_at_a_time = self.applying.lock().await;
             tracing::info!(
@@ -157,9 +179,11 @@ impl Applier {
                 version = under_way.version,
                 "change of definition continued"
             );
-            self.finish(&under_way).await?;
+            let finished = self.finish(&under_way).await;
+            // One that cannot be completed here delays no other.
+            result = result.and(finished);
         }
-        Ok(())
+        result
     }
 
     /// For each shard: makes the version active, and adapts its labels.
@@ -167,16 +191,13 @@ impl Applier {
         let Applying { machine, version, map, .. } = under_way;
         let definition = self.versions.version(0, machine, *version).await?.ok_or(Error::NoSuchVersion)?;
         let map: BTreeMap<String, String> = serde_json::from_str(map).unwrap_or_default();
-        let new = self.definitions.stored(machine, 0, *version).await?;
-        let new = new.and_then(|stored| parse_machine(machine, &stored.source).ok().flatten());
-        let has_inputs = new.is_some_and(|new| !new.inputs().is_empty());
+        // A version that this process cannot read is made active by one that can: it may have inputs, and labels to be moved.
+        let new = self.definitions.read(machine, *version).await?.ok_or(Error::NoSuchVersion)?;
+        let has_inputs = !new.inputs().is_empty();
         // Labels are in states of the version before, or of this one.
         let before = match version.checked_sub(1).filter(|before| *before > 0) {
             // A machine that was deleted before has no earlier version.
-            Some(before) => match self.definitions.stored(machine, 0, before).await? {
-                Some(stored) => parse_machine(machine, &stored.source).ok().flatten(),
-                None => None,
-            },
+            Some(before) => self.definitions.read(machine, before).await?,
             None => None,
         };
         for shard in 0..self.versions.shards() {
@@ -271,24 +292,21 @@ impl Applier {
     /// Applies the definitions of a folder that were never applied before. An existing machine is changed only if its removed
     /// states contain no labels.
     pub(crate) async fn apply_folder(&self, folder: &Path) {
-        let entries = match std::fs::read_dir(folder) {
-            Ok(entries) => entries,
+        let listed = {
+            let folder = folder.to_owned();
+            computed(move || files_of(&folder)).await
+        };
+        let paths = match listed {
+            Ok(paths) => paths,
             Err(error) => {
                 tracing::error!(folder = %folder.display(), %error, "folder of definitions not readable");
                 return;
             }
         };
-        let is_definition = |path: &std::path::PathBuf| {
-            let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
-            (name.ends_with(".yaml") || name.ends_with(".yml")) && !name.contains(".test.")
-        };
-        let mut paths: Vec<_> =
-            entries.filter_map(|entry| Some(entry.ok()?.path())).filter(is_definition).collect();
-        paths.sort();
         for path in paths {
             let name = path.display().to_string();
-            let file = match std::fs::read_to_string(&path) {
-                Ok(text) => match self.load(&name, &text).await {
+            let file = match computed(move || std::fs::read_to_string(&path)).await {
+                Ok(text) => match self.load(&name, text.into()).await {
                     Ok(loaded) => loaded,
                     Err(error) => {
                         tracing::error!(file = name, %error, "definition not applied");
@@ -314,14 +332,17 @@ impl Applier {
     }
 
     /// Loads a file, and checks each machine against its secrets.
-    async fn load(&self, name: &str, text: &str) -> Result<Result<File, Refused>, Error> {
-        let file = match definition::load(name, text) {
+    async fn load(&self, name: &str, text: Arc<str>) -> Result<Result<File, Refused>, Error> {
+        let (of, all) = (name.to_owned(), Arc::clone(&text));
+        let file = match computed(move || definition::load(&of, &all)).await {
             Ok(file) => file,
             Err(refused) => return Ok(Err(refused)),
         };
         for machine in &file.machines {
             let secrets = self.secrets.names(machine.name()).await?;
-            if let Err(refused) = definition::load_with(name, text, Some(machine.name()), &secrets) {
+            let (of, all, machine) = (name.to_owned(), Arc::clone(&text), Arc::clone(machine));
+            let check = move || definition::load_with(&of, &all, Some(machine.name()), &secrets).map(drop);
+            if let Err(refused) = computed(check).await {
                 return Ok(Err(refused));
             }
         }

@@ -15,6 +15,7 @@ use signalbox_machine::{
     Machine,
     definition::{self, Refused},
 };
+use tokio::task::spawn_blocking;
 
 use crate::{
     Error,
@@ -282,7 +283,7 @@ impl Definitions {
             return Ok(version);
         }
         let stored = self.stored(machine, shard, number).await?.ok_or(Error::NoSuchVersion)?;
-        let machine_read = read(machine, &stored.source)?;
+        let machine_read = parse_stored(machine, stored.source).await?;
         let version = Version { number, machine: machine_read, origin: stored.origin.into(), active: None };
         let mut known = self.known.write();
         let kept = known.versions.entry(machine.to_owned()).or_default();
@@ -301,6 +302,9 @@ impl Definitions {
     }
 
     /// A version as it is stored in a shard, if it is there.
+    ///
+    /// # Errors
+    /// [`Error::Unreadable`] if it is damaged, or another version of Signalbox stored it.
     pub(crate) async fn stored(
         &self,
         machine: &str,
@@ -308,7 +312,15 @@ impl Definitions {
         number: u64,
     ) -> Result<Option<StoredVersion>, Error> {
         let text = self.versions.version(shard, machine, number).await?;
-        Ok(text.and_then(|text| serde_json::from_str(&text).ok()))
+        text.map(|text| serde_json::from_str(&text).map_err(|_| Error::Unreadable)).transpose()
+    }
+
+    /// A version as the first shard has it now, if it is there.
+    pub(crate) async fn read(&self, machine: &str, number: u64) -> Result<Option<Arc<Machine>>, Error> {
+        match self.stored(machine, 0, number).await? {
+            Some(stored) => parse_stored(machine, stored.source).await.map(Some),
+            None => Ok(None),
+        }
     }
 
     /// All versions of a machine, the oldest first.
@@ -376,16 +388,22 @@ impl Definitions {
     }
 }
 
-/// Reads a machine from its stored text.
-fn read(name: &str, source: &str) -> Result<Arc<Machine>, Error> {
-    parse_machine(name, source).map_err(|_| Error::Unreadable)?.ok_or(Error::Unreadable)
+/// Reads a machine from its stored text, outside of the threads that serve requests, because it computes only.
+///
+/// # Errors
+/// [`Error::Unreadable`] if the text is not a valid definition of a machine of that name.
+pub async fn parse_stored(name: &str, source: String) -> Result<Arc<Machine>, Error> {
+    let name = name.to_owned();
+    let parsed = spawn_blocking(move || parse_machine(&name, &source)).await;
+    let parsed = parsed.unwrap_or_else(|panicked| std::panic::resume_unwind(panicked.into_panic()));
+    parsed.map_err(|_| Error::Unreadable)?.ok_or(Error::Unreadable)
 }
 
 /// The machine of that name in the text of a definition.
 ///
 /// # Errors
 /// If the text is not a valid definition.
-pub fn parse_machine(name: &str, source: &str) -> Result<Option<Arc<Machine>>, Refused> {
+fn parse_machine(name: &str, source: &str) -> Result<Option<Arc<Machine>>, Refused> {
     let file = definition::load(name, source)?;
     Ok(file.machines.into_iter().find(|machine| machine.name() == name))
 }

@@ -71,6 +71,8 @@ pub(crate) struct Page {
     positions: Vec<InputPosition>,
     /// Versions that govern the events. A version that was removed with its machine is missing.
     versions: HashMap<(String, u64), Version>,
+    /// Versions that govern the events, but that this process cannot read.
+    unreadable: BTreeSet<(String, u64)>,
     events: Vec<Logged>,
 }
 
@@ -170,18 +172,19 @@ impl Inputs {
         }
         let mut pages = Vec::new();
         for (at, positions) in groups {
-            let mut versions = HashMap::new();
+            let (mut versions, mut unreadable) = (HashMap::new(), BTreeSet::new());
             for (machine, number) in
                 positions.iter().flat_map(|position| position.versions().map(|n| (&position.machine, n)))
             {
                 match self.definitions.version(machine, shard, number).await {
                     Ok(version) => drop(versions.insert((machine.clone(), number), version)),
-                    Err(Error::NoSuchVersion | Error::Unreadable) => {}
+                    Err(Error::NoSuchVersion) => {}
+                    Err(Error::Unreadable) => drop(unreadable.insert((machine.clone(), number))),
                     Err(error) => return Err(error),
                 }
             }
             let events = self.bus.window(shard, EventId(at)).next(PAGE).await.map_err(|_| Error::Away)?;
-            pages.push(Page { shard, positions, versions, events });
+            pages.push(Page { shard, positions, versions, unreadable, events });
         }
         Ok(pages)
     }
@@ -209,12 +212,13 @@ impl Inputs {
                 );
             }
             before = id.0;
-            let Some(version) = position
-                .version_of(id.0)
-                .and_then(|number| page.versions.get(&(position.machine.clone(), number)))
-            else {
-                continue;
-            };
+            let governs = position.version_of(id.0).map(|number| (position.machine.clone(), number));
+            if governs.as_ref().is_some_and(|version| page.unreadable.contains(version)) {
+                // It may have inputs. A process that can read it takes the event, which may be this one after an upgrade.
+                tracing::error!(machine = position.machine, "events wait: the definition cannot be read");
+                return Err(Error::Unreadable);
+            }
+            let Some(version) = governs.and_then(|version| page.versions.get(&version)) else { continue };
             let inputs = (0..).zip(version.machine.inputs());
             let Ok(event) = Event::from_log(entry) else { continue };
             for (number, input) in inputs.filter(|(_, input)| *input.topic == *event.topic) {
@@ -291,8 +295,9 @@ impl Inputs {
                     return Err(Error::ApplyUnderWay);
                 }
             }
-            // One unreadable label does not keep the others from being updated.
+            // One unreadable label does not keep the others from being updated, but an active version that cannot be read does.
             Err(Error::Unreadable) => {
+                self.definitions.current(machine).await?;
                 self.store.report_unreadable(machine, &label);
                 self.metrics.took("unreadable");
             }

@@ -134,7 +134,7 @@ pub use actions::route::hosts;
 pub use answer::Answer;
 pub use apply::{Applied, Applier};
 pub use assembly::Dependencies;
-pub use definitions::{Definitions, StoredPlan, StoredVersion, Version, parse_machine};
+pub use definitions::{Definitions, StoredPlan, StoredVersion, Version, parse_stored};
 pub use error::Error;
 pub use evaluator::instant;
 pub use feeds::Health;

@@ -4,7 +4,10 @@
 //! the records of a page together, and compares the rest. So a search by an indexed value costs as much as it finds; one by
 //! another value reads the labels of its states, a bounded number at a time.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{
+    collections::{BTreeMap, HashMap},
+    sync::Arc,
+};
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -180,13 +183,16 @@ impl Search {
         after: Option<&str>,
         limit: usize,
     ) -> Result<Found, Error> {
-        let mut all = Found::default();
-        let mut cursor = None;
+        // Of the records, only the keys of their order are kept: metadata may be large.
+        let (mut keys, mut checked, mut cursor) = (Vec::new(), 0, None);
         loop {
             let found = self.page(machine, filter, cursor.as_deref(), PAGE).await?;
-            all.checked += found.checked;
-            all.labels.extend(found.labels);
-            if all.labels.len() > MAX_SORTED || all.checked > MAX_SCANNED as u64 {
+            checked += found.checked;
+            keys.extend(found.labels.into_iter().map(|(name, record)| {
+                let at_ms = record.entered_ms;
+                (if oldest_first { at_ms } else { u64::MAX - at_ms }, name)
+            }));
+            if keys.len() > MAX_SORTED || checked > MAX_SCANNED as u64 {
                 return Err(Error::TooManyMatches(MAX_SORTED));
             }
             match found.next {
@@ -194,25 +200,21 @@ impl Search {
                 None => break,
             }
         }
-        let key = |(name, record): &(String, Record)| {
-            let at_ms = record.entered_ms;
-            (if oldest_first { at_ms } else { u64::MAX - at_ms }, name.clone())
-        };
         let after = after.and_then(|after| after.split_once(' '));
         let after = after.and_then(|(at, name)| Some((at.parse::<u64>().ok()?, name.to_owned())));
-        all.labels.sort_by_cached_key(key);
-        let mut rest: Vec<_> = all
-            .labels
-            .into_iter()
-            .filter(|one| after.as_ref().is_none_or(|after| key(one) > *after))
-            .collect();
-        let more = rest.len() > limit;
-        rest.truncate(limit);
-        let next = rest.last().filter(|_| more).map(|last| {
-            let (at, name) = key(last);
-            format!("{at} {name}")
-        });
-        Ok(Found { labels: rest, next, checked: all.checked })
+        keys.retain(|key| after.as_ref().is_none_or(|after| key > after));
+        keys.sort_unstable();
+        let more = keys.len() > limit;
+        keys.truncate(limit);
+        let next = keys.last().filter(|_| more).map(|(at, name)| format!("{at} {name}"));
+        let names: Vec<String> = keys.into_iter().map(|(_, name)| name).collect();
+        let (values, now_ms) = (filter.values()?, self.clock.now_ms().await?);
+        let mut records: HashMap<String, Record> =
+            self.labels.records(machine, names.clone()).await?.into_iter().collect();
+        // Those that have changed in the meantime and do not match any more are left out.
+        records.retain(|_, record| filter.matches(record, &values, now_ms));
+        let labels = names.into_iter().filter_map(|name| records.remove_entry(&name)).collect();
+        Ok(Found { labels, next, checked })
     }
 
     /// How many labels match.

@@ -31,6 +31,8 @@ use crate::{
 
 /// Pages that are read and evaluated while the changes of one are written.
 const PAGES_AHEAD: usize = 4;
+/// Labels that are evaluated before other tasks get a turn.
+const EVALUATED_TOGETHER: usize = 32;
 
 /// Runs sweeps.
 #[derive(Debug)]
@@ -133,10 +135,17 @@ impl Sweeps {
     ) -> Result<Vec<String>, Error> {
         let records = self.records.many(shard, &sweep.machine, &names).await?;
         let now_ms = self.clock.now_ms().await?.max(sweep.instant_ms);
-        let changing = |(label, record): (String, Option<Vec<u8>>)| {
-            self.would_change(&sweep, &label, &record?, now_ms).then_some(label)
-        };
-        Ok(names.into_iter().zip(records).filter_map(changing).collect())
+        let mut changing = Vec::new();
+        for (place, (label, record)) in names.into_iter().zip(records).enumerate() {
+            if record.is_some_and(|record| self.would_change(&sweep, &label, &record, now_ms)) {
+                changing.push(label);
+            }
+            // Evaluations compute only, so other tasks have to get their turn in between.
+            if place % EVALUATED_TOGETHER == EVALUATED_TOGETHER - 1 {
+                tokio::task::yield_now().await;
+            }
+        }
+        Ok(changing)
     }
 
     /// Whether the time would change a label, judged by the record that was read for its page.

@@ -20,7 +20,7 @@ use signalbox_machine::State;
 use crate::{
     Error, Secrets,
     clock::Clock,
-    definitions::{Definitions, parse_machine},
+    definitions::{Definitions, parse_stored},
     label_store::LabelStore,
     labels::{Labels, Operation},
     record::Record,
@@ -254,7 +254,7 @@ impl TaskRunner {
     async fn states(&self, machine: &str) -> Result<Vec<String>, Error> {
         let mut states = Vec::new();
         for (_, stored) in self.definitions.versions(machine).await? {
-            if let Ok(Some(machine)) = parse_machine(machine, &stored.source) {
+            if let Ok(machine) = parse_stored(machine, stored.source).await {
                 states.extend(machine.states().iter().map(State::name).map(str::to_owned));
             }
         }

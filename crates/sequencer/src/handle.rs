@@ -187,9 +187,7 @@ impl Handle {
         wanted: WantedBackend,
         new_secret: &str,
     ) -> Result<bool, Error> {
-        let new = self.bus.put_backend(name, wanted, new_secret).await?;
-        self.wake().await;
-        Ok(new)
+        self.bus.put_backend(name, wanted, new_secret).await
     }
 
     /// Removes a backend: immediately if nothing is queued for it, otherwise as `queued` specifies. If
@@ -213,11 +211,9 @@ impl Handle {
                 Queued::Send
             }
         };
-        self.bus.drain_backend(name, queued).await?;
         // Other pacemakers begin to clear as well, so the removal continues even if this process crashes now.
-        self.wake().await;
+        self.bus.drain_backend(name, queued).await?;
         let gone = removal::run(&self.bus, &self.stores, name, queued, self.options.dead_events).await?;
-        self.wake().await;
         Ok(if gone { Removed::Gone } else { Removed::Going })
     }
 
@@ -263,15 +259,6 @@ impl Handle {
             findings.extend(check::run(store, &names, self.options.lease_ms).await?);
         }
         Ok(findings)
-    }
-
-    /// If the wake-up fails, the work starts at most a minute later.
-    async fn wake(&self) {
-        for store in &self.stores {
-            if let Err(error) = store.wake().await {
-                tracing::debug!(%error, "workers not woken");
-            }
-        }
     }
 }
 

@@ -222,14 +222,11 @@ impl Store {
         script.call().key(&self.keys().queued())
     }
 
-    /// Subscribes to wake-ups: `now`, or the time until which a fetcher may sleep, in unix milliseconds.
+    /// Subscribes to wake-ups: `now`, or the time until which a fetcher may sleep, in unix milliseconds. The stamp of a changed
+    /// registry wakes fetchers too: a backend may have been added, changed or removed.
     pub(super) fn wakes(&self) -> Subscription {
-        self.redis().subscribe(&[&self.keys().wake_channel()])
-    }
-
-    /// Wakes the fetchers of every pacemaker after a change that the scripts do not announce.
-    pub(super) async fn wake(&self) -> Result<(), Error> {
-        self.redis().command("PUBLISH").arg(self.keys().wake_channel()).arg("now").run().await
+        let registry = bus::bus(self.shard.tag()).registry_channel();
+        self.redis().subscribe(&[&self.keys().wake_channel(), &registry])
     }
 
     /// Gives objects to free workers, by backend. `part` limits how many objects are swept and made ready.
@@ -287,7 +284,8 @@ impl Store {
         self.commits.call((), commit, run).await.unwrap_or(Ok(Committed::Lost))
     }
 
-    /// Ends a lease without a commit. Returns false if another worker has it now.
+    /// Ends a lease without a commit. `changed_in` is the version of the registry in which the backend was changed that the event
+    /// was sent to. Returns false if another worker has the lease now.
     pub(super) async fn fail(
         &self,
         held: &Held,
@@ -295,6 +293,7 @@ impl Store {
         failed: &Failed,
         why: &str,
         dead_events: u64,
+        changed_in: u64,
     ) -> Result<bool, Error> {
         let (what, pause_ms) = match failed {
             Failed::Retry { pause_ms } => ("retry", *pause_ms),
@@ -313,6 +312,7 @@ impl Store {
             .arg(pause_ms)
             .arg(why)
             .arg(dead_events)
+            .arg(changed_in)
             .run(self.redis())
             .await?;
         Ok(done == 1)

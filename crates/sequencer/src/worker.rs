@@ -455,7 +455,8 @@ impl<S: Sink> Visit<S> {
                 self.store.commit_together(commit, options.lease_ms).await
             }
             Settle::Fail { failed, why } => {
-                let fail = self.store.fail(held, id, failed, why, options.dead_events);
+                let changed_in = self.backend.as_ref().map_or(0, |backend| backend.changed_in);
+                let fail = self.store.fail(held, id, failed, why, options.dead_events, changed_in);
                 let stood = fail.await.map_err(Arc::new)?;
                 Ok(if stood { Committed::Done } else { Committed::Lost })
             }

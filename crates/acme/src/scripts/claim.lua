@@ -3,7 +3,7 @@
 -- KEYS[1]: zset, names by the time of their next step in unix ms
 -- KEYS[2]: hash, name → state as JSON
 -- KEYS[3]: hash, name → fencing token of its latest claim
--- KEYS[4]: string, the latest fencing token
+-- KEYS[4]: string, the latest fencing token; at least the time, so that none is used twice after a failover that lost writes
 -- ARGV[1]: integer, maximum number of names
 -- ARGV[2]: integer, duration of a claim in ms
 -- ARGV[3]: integer, unix ms; empty = this server's clock
@@ -22,11 +22,13 @@ for at = 1, #found, 2 do
   local name = found[at]
   local state = redis.call('HGET', names, name)
   if state then
-    local fence = redis.call('INCR', latest)
-    redis.call('HSET', fences, name, fence)
+    local fence = math.max(tonumber(redis.call('GET', latest) or 0) + 1, now)
+    local text = string.format('%.0f', fence)
+    redis.call('SET', latest, text)
+    redis.call('HSET', fences, name, text)
     redis.call('ZADD', due, now + duration, name)
     reply[#reply + 1] = name
-    reply[#reply + 1] = fence
+    reply[#reply + 1] = text
     reply[#reply + 1] = state
     reply[#reply + 1] = tonumber(found[at + 1]) == 0 and 1 or 0
   else

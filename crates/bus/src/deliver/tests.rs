@@ -157,6 +157,7 @@ pub(crate) fn subscription(callback: &str) -> Arc<Subscription> {
         environments: None,
         sealed: None,
         topics: ["orders".to_owned()].into(),
+        changed_in: 0,
     })
 }
 

@@ -9,7 +9,9 @@
 --   zset  retry         object -> when it is tried again, unix ms
 --   zset  parked        object -> since when, unix ms
 --   hash  workers       worker -> the object it holds
---   hash  numbers       turn, epoch, counters; `objects@<backend>` and `events@<backend>`: queued objects and events
+--   hash  numbers       turn, epoch, counters; `objects@<backend>` and `events@<backend>`: queued objects and events;
+--                       `changed@<backend>`: version of the registry in which the backend was changed last;
+--                       `pauses@<backend>`: cursor in `retry`, while the pauses of a changed backend's objects are ended
 --   list  dead@<backend>  dead letters
 -- Of an object: `:events` (list, the head is next), `:flight` (the event that its worker is sending), `:event.worker`
 -- (worker/epoch), `:failure` (hash, of the event at the head), `:gaps` (list), `:last.event.id` (last one sent).

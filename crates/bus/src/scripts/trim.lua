@@ -35,6 +35,12 @@ local function discharge(segment)
   return redis.call('EXISTS', segment .. ':environments') == 0
 end
 
+-- A segment whose bytes cannot be read stays, so that it does not keep the others from being removed.
+local function is_readable(segment)
+  local found = redis.call('TYPE', segment .. ':environments').ok
+  return found == 'none' or found == 'hash'
+end
+
 local removed = 0
 for i = 3, #ARGV do
   if left <= 0 then return { i - 3, removed } end
@@ -42,7 +48,7 @@ for i = 3, #ARGV do
   local segment = base .. 'log:' .. ARGV[i]
   left = left - 1
   if tonumber(ARGV[i]) < present and redis.call('HEXISTS', KEYS[2], ARGV[i]) == 0
-    and redis.call('EXISTS', segment .. ':held') == 0 then
+    and redis.call('EXISTS', segment .. ':held') == 0 and is_readable(segment) then
     if not discharge(segment) then return { i - 3, removed } end
     redis.call('UNLINK', segment, segment .. ':order')
     redis.call('HDEL', KEYS[1], ARGV[i])

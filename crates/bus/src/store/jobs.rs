@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use signalbox_store::{
-    Error, FabricRole, FromRedisValue, Kind, Script, SharedResult, Value, from_redis_value,
+    Call, Error, FabricRole, FromRedisValue, Kind, Script, SharedResult, Value, from_redis_value,
 };
 
 use super::{LANES, Store};
@@ -330,8 +330,22 @@ impl Store {
 
     /// Ends the pauses of the subscriber's lanes. Batches that fill wait `timeout_ms` at most.
     pub(crate) async fn kick(&self, token: &str, timeout_ms: u64) -> Result<u64, Error> {
-        let call = self.lanes_call(&KICK).key(&self.bus().subscriber(token));
-        call.arg(token).arg(timeout_ms).run(self.redis()).await
+        self.kick_call(token).arg(timeout_ms).run(self.redis()).await
+    }
+
+    /// The same, if a change of the subscription is noted whose pauses have not been ended.
+    pub(crate) async fn kick_changed(&self, token: &str) -> Result<u64, Error> {
+        self.kick_call(token).arg("").run(self.redis()).await
+    }
+
+    fn kick_call(&self, token: &str) -> Call<'_, FabricRole> {
+        let bus = self.bus();
+        self.lanes_call(&KICK).key(&bus.subscriber(token)).key(&bus.changed()).arg(token)
+    }
+
+    /// Tokens of changed subscriptions whose lanes may pause still.
+    pub(crate) async fn changed(&self) -> Result<Vec<String>, Error> {
+        self.redis().command("HKEYS").key(&self.bus().changed()).query().await
     }
 
     /// Takes an event out of the subscriber's lanes; `hash` is that of its object. Searches a limited part of them, from

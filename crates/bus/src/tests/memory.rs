@@ -10,7 +10,7 @@ use tokio_util::sync::CancellationToken;
 use super::hands::{Hands, subscriber};
 use super::support::{Pacemaker, Recorder, START_MS, Time, event, number, strings, wanted};
 use crate::{
-    Alteration, Bus, Error, EventId, NewEvent, NewGroup, NewMessage, Options, Refusal, Wanted,
+    Alteration, Bus, Error, EventId, Limit, NewEvent, NewGroup, NewMessage, Options, Refusal, Wanted,
     event::lane_hash,
     housekeeping, replay,
     store::{Again, Appended, SEGMENT_IDS, Skipped, Store},
@@ -205,6 +205,72 @@ async fn damaged_data_of_one_subscriber_does_not_stop_the_maintenance_of_the_oth
 }
 
 #[tokio::test]
+async fn a_replay_that_fails_on_damaged_data_stops_no_other() {
+    let server = Server::in_memory().await;
+    let world = world(&server, Options::default()).await;
+    let handle = &world.bus.handle;
+    let tokens = ["unreadable", "of-another-type", "whole"];
+    for (token, topic) in tokens.into_iter().zip(["a", "b", "c"]) {
+        handle.subscribe(token, wanted(&[topic])).await.unwrap();
+        world.accepted("e", topic, 1, 10).await;
+        world.time.advance(20_000);
+    }
+    let now = START_MS + 60_000;
+    // The last one has the part of the log that the others do not reach.
+    for (token, from) in tokens.into_iter().zip([START_MS, START_MS, START_MS + 40_000]) {
+        handle.replay(token, from, now, 1_000).await.unwrap();
+        world.time.advance(1);
+    }
+    world.redis.command("DEL").arg("bus:replay:of-another-type").run().await.unwrap();
+    world.redis.command("SET").arg(("bus:replay:of-another-type", "text")).run().await.unwrap();
+    let first = *world.store().segments().await.unwrap().keys().next().unwrap();
+    let order = format!("bus:log:{first}:order");
+    world.redis.command("DEL").arg(&order).run().await.unwrap();
+    world.redis.command("SET").arg((&order, "text")).run().await.unwrap();
+    for _ in 0..6 {
+        replay::step(&handle.core, world.store()).await.unwrap();
+        world.time.advance(1_000);
+    }
+    assert_eq!(world.waiting("whole").await, 2, "its event was sent again");
+    assert_eq!(world.store().replay("whole").await.unwrap(), None, "it ended");
+    let (next, due_ms) = world.store().next_replay().await.unwrap().unwrap();
+    assert!(tokens[..2].contains(&&*next) && due_ms > now, "{next} is tried again at {due_ms}");
+    world.bus.stop().await;
+}
+
+#[tokio::test]
+async fn damaged_data_of_one_owner_hides_no_numbers_and_keeps_no_others_segments() {
+    let server = Server::in_memory().await;
+    let world = world(&server, Options { log_seconds: 1, ..Options::default() }).await;
+    let handle = &world.bus.handle;
+    for token in ["broken", "whole"] {
+        handle.subscribe(token, wanted(&["orders"])).await.unwrap();
+    }
+    world.accepted("a", "orders", 3, 10).await;
+    for key in ["bus:generations:broken", "bus:subscriber:broken"] {
+        world.redis.command("DEL").arg(key).run().await.unwrap();
+        world.redis.command("SET").arg((key, "of another type")).run().await.unwrap();
+    }
+    let listed = handle.subscriptions().await.unwrap();
+    assert_eq!(listed.iter().map(|one| one.numbers.events).collect::<Vec<_>>(), [3, 3]);
+    for _ in 0..2 {
+        world.time.advance(20_000);
+        world.accepted("a", "noise", 1, 10).await;
+    }
+    world.time.advance(20_000);
+    let segments = world.store().segments().await.unwrap();
+    assert_eq!(segments.len(), 3);
+    let unneeded = *segments.keys().nth(1).unwrap();
+    let key = format!("bus:log:{unneeded}:environments");
+    world.redis.command("DEL").arg(&key).run().await.unwrap();
+    world.redis.command("SET").arg((&key, "of another type")).run().await.unwrap();
+    world.trim().await;
+    let left: Vec<u64> = world.store().segments().await.unwrap().into_keys().collect();
+    assert!(left.contains(&unneeded) && left.len() == 2, "the last one was removed: {left:?}");
+    world.bus.stop().await;
+}
+
+#[tokio::test]
 async fn an_event_whose_lane_became_shorter_during_the_search_is_searched_again() {
     let server = Server::in_memory().await;
     let mut hands = Hands::new(&server, vec![subscriber("s", 1, 1_000, 0)]).await;
@@ -388,7 +454,7 @@ async fn the_next_change_of_concurrency_waits_while_the_lanes_of_several_earlier
         let wanted = Wanted { concurrency: Some(concurrency), ..wanted(&["orders"]) };
         match handle.subscribe("s", wanted).await {
             Ok(()) => world.accepted("a", "orders", 1, 10).await,
-            Err(Error::TooMany(_)) => refused += 1,
+            Err(Error::TooMany(Limit::Generations(4))) => refused += 1,
             Err(other) => panic!("{other}"),
         }
     }

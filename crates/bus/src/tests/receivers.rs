@@ -10,9 +10,9 @@ use std::{
 };
 
 use super::{delivered, failed, running, support::*, truth::*};
-use crate::{Alteration, ApiToken, Error, EventId, NewEvent, Options, Wanted};
+use crate::{Alteration, ApiToken, Error, EventId, NewEvent, Options, Registry, Wanted};
 use signalbox_api::events::DeliveryResult;
-use signalbox_egress::Outcome;
+use signalbox_egress::{Outcome, Secret};
 use signalbox_store::FabricRole;
 use signalbox_testkit::{Server, equal, eventually};
 
@@ -99,6 +99,59 @@ async fn a_subscriber_that_recovered_is_retried_now_and_when_it_subscribes_again
     recorder.answers(|_, _| delivered());
     bus.subscribe("s", wanted(&["orders"])).await.unwrap();
     eventually("the next delivery", || async { equal(recorder.ids("s").len(), 2) }).await;
+}
+
+/// What a process has stored that dies before it wakes the lanes: paused, resumed, a new key, another receiver, other lanes.
+#[tokio::test]
+async fn a_changed_subscription_is_tried_again_soon_even_if_the_process_that_changed_it_dies() {
+    type Change = fn(&mut Registry, u64) -> Result<(), Error>;
+    let resumed: Change =
+        |registry, _| registry.alter("s", Alteration { paused: Some(false), ..Alteration::default() });
+    let new_key: Change =
+        |registry, _| registry.set_secrets("s", &[Secret { secret: "whsec_new".into(), until_ms: None }]);
+    let replaced: Change = |registry, _| {
+        let callback = Some("https://other.example/".into());
+        registry.alter("s", Alteration { callback, ..Alteration::default() })
+    };
+    let other_lanes: Change = |registry, version| {
+        let lanes = Wanted { concurrency: Some(2), ..wanted(&["orders"]) };
+        registry.subscribe("s", lanes, version, &Options::default())
+    };
+    let server = Server::cluster().await;
+    let redis = server.open::<FabricRole>();
+    let recorder = Recorder::default();
+    let pacemaker = Pacemaker::start_on(&redis, 2, quick(), None, recorder.clone()).ready().await;
+    let bus = &pacemaker.handle;
+    bus.subscribe("s", Wanted { concurrency: Some(1), ..wanted(&["orders"]) }).await.unwrap();
+    let scheduled = async || {
+        let mut all = 0;
+        for shard in 0..2 {
+            all += number(&redis, "ZCARD", &[&format!("{{s{shard}}}bus:jobs:scheduled:main")]).await;
+        }
+        all
+    };
+    for (round, change) in [resumed, new_key, replaced, other_lanes].into_iter().enumerate() {
+        recorder.answers(|_, _| gone_for_long());
+        let paused = Some(round == 0);
+        bus.alter("s", Alteration { paused, ..Alteration::default() }).await.unwrap();
+        let events = (0..20).map(|n| event(&format!("https://a/{n}"))).collect();
+        assert!(bus.publish("shop", "orders", events).await.iter().all(Result::is_ok));
+        eventually("every lane to pause", || async { equal(scheduled().await, 2) }).await;
+        let attempts = recorder.attempts().len();
+        eventually("the pauses to be long", || async {
+            equal((scheduled().await, recorder.attempts().len()), (2, attempts))
+        })
+        .await;
+        recorder.answers(|_, _| delivered());
+        bus.core.change(change).await.unwrap();
+        eventually("the deliveries", || async { equal(recorder.ids("s").len(), 20 * (round + 1)) }).await;
+        eventually("no work to be left", || async { equal(scheduled().await, 0) }).await;
+    }
+    for shard in 0..2 {
+        let changed = format!("{{s{shard}}}bus:changed");
+        eventually("no note to be left", || async { equal(number(&redis, "EXISTS", &[&changed]).await, 0) })
+            .await;
+    }
 }
 
 /// An event that its receiver always rejects is skipped by hand. Those after it in its lane are delivered.

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::{running, support::*, truth::*};
-use crate::{ApiToken, Error, Refusal};
+use crate::{ApiToken, Error, Limit, Refusal};
 use signalbox_store::FabricRole;
 use signalbox_testkit::{Server, equal, eventually};
 
@@ -149,7 +149,7 @@ async fn topics_that_exist_only_for_a_subscription_end_with_it() {
 fn a_client_has_a_limit_of_topics_however_it_creates_them() {
     let limits = crate::Options { topics: 10, topics_per_client: 4, ..crate::Options::default() };
     let mut registry = crate::Registry::default();
-    let too_many = |result: Result<(), Error>| matches!(result, Err(Error::TooMany("topics of one client")));
+    let too_many = |result: Result<(), Error>| matches!(result, Err(Error::TooMany(Limit::TopicsOfClient)));
     registry.claim("own", "s", &limits).unwrap();
     registry.claim("foreign", "other", &limits).unwrap();
     registry.subscribe("s", wanted(&["foreign", "a", "b", "c"]), 1, &limits).unwrap();

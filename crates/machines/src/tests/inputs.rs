@@ -290,6 +290,61 @@ async fn an_event_that_one_machine_cannot_apply_delays_no_event_of_another() {
     until_created(&world, "broken", "l").await;
 }
 
+/// A later Signalbox stored it, or it is damaged.
+#[tokio::test]
+async fn events_of_a_definition_that_cannot_be_read_wait_and_those_of_others_are_taken() {
+    let world = World::bare().await;
+    world.apply(&creating("broken", "xb"), 0).await;
+    world.apply(&creating(M, "xa"), 0).await;
+    let fabric = world.servers.fabric();
+    let versions = "machine:broken:versions";
+    let text: String = fabric.command("HGET").arg((versions, 1)).query().await.unwrap();
+    for unreadable in ["{", &text.replace("state_machines", "later_machines")] {
+        fabric.command("HSET").arg((versions, 1, unreadable)).run().await.unwrap();
+        let label = format!("l{}", unreadable.len());
+        world.publish("xb", &label, json!({})).await;
+        world.publish("xa", &label, json!({})).await;
+        let older = world.another();
+        let taking = Taking::start(&older);
+        until_created(&world, M, &label).await;
+        drop(taking);
+        fabric.command("HSET").arg((versions, 1, &text)).run().await.unwrap();
+        let _taking = Taking::start(&world.machines);
+        until_created(&world, "broken", &label).await;
+    }
+}
+
+#[tokio::test]
+async fn a_version_is_made_active_by_a_pacemaker_that_can_read_it_and_others_are_not_delayed() {
+    let world = World::bare().await;
+    world.apply(&creating("broken", "xb"), 0).await;
+    world.apply(&creating(M, "xa"), 0).await;
+    let fabric = world.servers.fabric();
+    let versions = "machine:broken:versions";
+    let next = |machine: &str, topic: &str| creating(machine, topic).replace("open", "opened");
+    for machine in ["broken", M] {
+        let text = next(machine, "xc");
+        let file = signalbox_machine::definition::load("next", &text).unwrap();
+        let begun = (world.now_ms(), "shop");
+        let definitions = &world.machines.definitions;
+        definitions.begin(&file.machines[0], 1, "mark", begun, &BTreeMap::new()).await.unwrap();
+    }
+    let text: String = fabric.command("HGET").arg((versions, 2)).query().await.unwrap();
+    fabric
+        .command("HSET")
+        .arg((versions, 2, text.replace("state_machines", "later_machines")))
+        .run()
+        .await
+        .unwrap();
+    let older = world.another();
+    assert!(matches!(older.applier.finish_all().await, Err(Error::Unreadable)));
+    assert_eq!(older.definitions.current(M).await.unwrap().number, 2);
+    assert_eq!(older.definitions.current("broken").await.unwrap().number, 1);
+    fabric.command("HSET").arg((versions, 2, &text)).run().await.unwrap();
+    world.machines.applier.finish_all().await.unwrap();
+    assert_eq!(world.machines.definitions.current("broken").await.unwrap().number, 2);
+}
+
 #[tokio::test]
 async fn inputs_of_a_machine_take_no_event_from_before_it_was_applied() {
     let world = World::bare().await;

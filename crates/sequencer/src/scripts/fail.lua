@@ -10,6 +10,7 @@
 -- ARGV[7]: integer, ms of the pause
 -- ARGV[8]: string, reason of the failure
 -- ARGV[9]: integer, maximum number of dead letters of a backend
+-- ARGV[10]: integer, version of the registry in which the backend that the event was sent to was changed last
 -- Returns 1, or 0 when another worker has the lease by now: nothing was changed.
 -- Caller: Store::fail
 
@@ -40,7 +41,10 @@ local function main(objects)
         call('ZADD', objects.key('parked'), objects.text(now), object)
         objects.count('parked', 1)
       else
-        objects.await('retry', object, now + tonumber(ARGV[7]))
+        -- The failure of a backend that was changed in the meantime does not delay the next attempt.
+        local changed = tonumber(call('HGET', objects.key('numbers'), 'changed@' .. backend) or 0)
+        local pause = changed > tonumber(ARGV[10]) and 0 or tonumber(ARGV[7])
+        objects.await('retry', object, now + pause)
       end
     end
   end

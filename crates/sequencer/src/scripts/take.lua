@@ -1,7 +1,7 @@
 -- Gives ready objects to workers: each worker gets one, with a lease under a new epoch and the event at the head of the
 -- object's queue. A worker that holds an object already gets the same one again: its reply was lost. Before that,
 -- leases that have ended are swept, and objects whose retry is due become ready, so no other script has to check for
--- them.
+-- them. The retries of a backend that was changed become due.
 -- KEYS[1]: hash, object -> its backend
 -- KEYS[2]: hash, the registry of this shard
 -- ARGV[1]: integer, unix ms; empty for the time of this server
@@ -39,6 +39,35 @@ local function retry(objects, due)
     local backend = redis.call('HGET', KEYS[1], object)
     if backend then objects.make_ready(object, backend) end
   end
+end
+
+-- Objects of which one call ends the pauses.
+local PAUSES = '100'
+
+-- Ends the pauses of the objects of the first of these backends that was changed (the script that stores the change notes that),
+-- a part of them in each call. Returns whether there may be more.
+local function end_pauses(objects, backends, now)
+  local numbers, retry, fields = objects.key('numbers'), objects.key('retry'), {}
+  for n, backend in ipairs(backends) do fields[n] = 'pauses@' .. backend end
+  local cursors = lists.read('HMGET', numbers, fields)
+  for n, backend in ipairs(backends) do
+    if cursors[n] then
+      local found = redis.call('ZSCAN', retry, cursors[n], 'COUNT', PAUSES)
+      for at = 1, #found[2], 2 do
+        local object = found[2][at]
+        if tonumber(found[2][at + 1]) > now and redis.call('HGET', KEYS[1], object) == backend then
+          redis.call('ZADD', retry, objects.text(now), object)
+        end
+      end
+      if found[1] == '0' then
+        redis.call('HDEL', numbers, fields[n])
+      else
+        redis.call('HSET', numbers, fields[n], found[1])
+      end
+      return true
+    end
+  end
+  return false
 end
 
 -- Adds a lease to the batch that is written at the end.
@@ -143,9 +172,10 @@ local function main(objects)
     now = now, until_ms = objects.text(now + lease_ms), epoch = epoch,
     taken = {}, new = {}, strings = {}, holds = {}, ends = {},
   }
-  local left, at = 0, 4
+  local left, at, backends = 0, 4, {}
   while ARGV[at] do
     local backend, count = ARGV[at], tonumber(ARGV[at + 1])
+    backends[#backends + 1] = backend
     local names = lists.copy(ARGV, at + 2, at + 1 + count)
     serve(objects, leases, backend, repeat_held(objects, leases, names, now + lease_ms))
     left = left + redis.call('ZCARD', objects.ready_key(backend))
@@ -153,5 +183,6 @@ local function main(objects)
   end
   write_leases(objects, leases)
   local due = next_due(objects, #leases.new > 0, now + lease_ms)
+  if end_pauses(objects, backends, now) then due = now end
   return { redis.call('HGET', KEYS[2], 'stamp') or '', now, due, left, leases.taken }
 end

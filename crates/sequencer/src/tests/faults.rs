@@ -1,9 +1,11 @@
 //! Defects of the algorithm as it was published, tested on the real scripts: a worker is abandoned between any two of
 //! them, and a lost reply is a repeated call.
 
+use std::collections::BTreeSet;
+
 use super::support::*;
-use crate::store::{Committed, Failed};
-use signalbox_bus::OnFailure;
+use crate::store::{Committed, Failed, Taken};
+use signalbox_bus::{OnFailure, WantedBackend};
 
 async fn world() -> World {
     let world = World::start().await;
@@ -132,6 +134,49 @@ async fn a_lost_reply_of_a_failure_fails_once() {
     world.advance(1_000);
     let again = world.take("search", "a").await.unwrap();
     assert_eq!((again.sending.id(), again.sending.attempts), (ids[0], 1));
+}
+
+/// Three parts of the objects that wait for a retry, and those of another backend among them.
+#[tokio::test]
+async fn a_changed_backend_ends_the_pauses_of_all_its_objects_and_of_no_others() {
+    let world = world().await;
+    world.backend("other", "rest:", OnFailure::Block).await;
+    const OBJECTS: usize = 250;
+    for n in 0..OBJECTS {
+        world.publish(&format!("work:{n}"), 1).await;
+        world.publish(&format!("rest:{n}"), 1).await;
+    }
+    let free = |backend: &str| {
+        (backend.to_owned(), (0..2 * OBJECTS).map(|n| format!("{backend}{n}")).collect::<Vec<_>>())
+    };
+    let all = [free("search"), free("other")];
+    let take = async || world.stores[0].take(&all, LEASE_MS, 100).await.unwrap();
+    let fail = async |taken: &Taken| {
+        assert!(world.fail(&taken.held, taken.sending.id(), &Failed::Retry { pause_ms: 1_000_000 }).await);
+    };
+    let turn = take().await;
+    assert_eq!(turn.taken.len(), 2 * OBJECTS);
+    // One attempt is under way while the backend is changed. Its failure says nothing about the new one.
+    let late = turn.taken.iter().find(|taken| taken.backend == "search").unwrap();
+    for taken in turn.taken.iter().filter(|taken| *taken != late) {
+        fail(taken).await;
+    }
+    assert_eq!(take().await.taken, std::slice::from_ref(late), "all others wait");
+    let changed =
+        WantedBackend { callback: "https://new.example/".into(), ..wanted("work:", OnFailure::Block) };
+    world.bus.handle.put_backend("search", changed, "whsec_").await.unwrap();
+    fail(late).await;
+    let mut taken = BTreeSet::new();
+    for _ in 0..20 {
+        let turn = take().await;
+        taken.extend(turn.taken.into_iter().map(|one| (one.backend, one.held.object)));
+        if taken.len() < OBJECTS {
+            assert_eq!(turn.next_due_ms, Some(turn.now_ms), "the next part is due now");
+        }
+    }
+    assert_eq!(taken.len(), OBJECTS);
+    assert!(taken.iter().all(|(backend, _)| backend == "search"));
+    world.expect_consistent("all taken").await;
 }
 
 /// An event that always failed blocked its object and the worker. The worker chooses one of the policies;

@@ -8,7 +8,7 @@ use std::{
 
 use super::support::*;
 use crate::{Decided, Decision, Options, Removed};
-use signalbox_bus::{Error, OnFailure, Queued};
+use signalbox_bus::{Error, OnFailure, Queued, WantedBackend};
 use signalbox_egress::Outcome;
 
 async fn all_taken(receiver: &Receiver, wanted: &BTreeMap<String, Vec<u64>>) {
@@ -127,6 +127,31 @@ async fn four_shards_each_have_their_queues_and_their_workers() {
         if matches!(removed, Ok(Removed::Gone) | Err(Error::NoSuchBackend)) { Ok(()) } else { Err("not yet") }
     })
     .await;
+}
+
+/// The bus's own handle stores the change and does nothing else, like a process that dies after it.
+#[tokio::test]
+async fn a_changed_backend_is_tried_again_soon_even_if_the_process_that_changed_it_dies() {
+    let world = World::start_on(Server::cluster().await, 2).await;
+    world.backend("search", "work:", OnFailure::Block).await;
+    let receiver = Receiver::new();
+    receiver.answers(|_| {
+        let retry_after = Some(Duration::from_secs(3600));
+        (Duration::ZERO, Outcome::Failed { why: "answered 503".to_owned(), retry_after })
+    });
+    let options = Options { first_pause_ms: 3_600_000, longest_pause_ms: 3_600_000, ..hasty() };
+    let running = Running::start(&world, options, &receiver);
+    for n in 0..10 {
+        world.publish(&format!("work:{n}"), 1).await;
+    }
+    eventually("the pauses", || async { equal(running.handle.numbers().await.unwrap().retry, 10) }).await;
+    receiver.answers(|_| (Duration::ZERO, Outcome::Delivered));
+    let changed =
+        WantedBackend { callback: "https://new.example/".into(), ..wanted("work:", OnFailure::Block) };
+    world.bus.handle.put_backend("search", changed, "whsec_").await.unwrap();
+    eventually("the events", || async { equal(receiver.log().iter().filter(|one| one.taken).count(), 10) })
+        .await;
+    running.stop().await;
 }
 
 #[tokio::test]

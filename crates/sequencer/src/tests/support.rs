@@ -104,7 +104,7 @@ impl World {
     }
 
     pub(super) async fn fail(&self, held: &Held, id: u64, failed: &Failed) -> bool {
-        self.store(&held.object).fail(held, id, failed, "answered 500", 5).await.expect("a reply")
+        self.store(&held.object).fail(held, id, failed, "answered 500", 5, 0).await.expect("a reply")
     }
 
     pub(super) async fn unpark(&self, object: &str) -> String {

@@ -95,6 +95,8 @@ keys! {
         dead_bytes() = "bus:dead.bytes", "hash", "no expiry";
         /// HASH: lanes to be deleted.
         purge() = "bus:purge", "hash", "until cleared away";
+        /// HASH: token of a changed subscription → milliseconds that its batches wait to fill.
+        changed() = "bus:changed", "hash", "until the pauses of its lanes are ended";
         /// ZSET of replays by their next step.
         replays() = "bus:replays", "zset", "no expiry";
         /// HASH of a replay.

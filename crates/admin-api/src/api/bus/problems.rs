@@ -45,7 +45,7 @@ impl From<Refusal> for Problem {
                 "idempotency_conflict",
                 "another event was published under this Idempotency-Key within the last minutes",
             ),
-            Refusal::TooManyTopics => too_many("topics"),
+            Refusal::TooManyTopics => Self::forbidden("limit_reached", refusal.to_string()),
             Refusal::Busy => {
                 Self::unavailable("busy", "Too many events are waiting to be accepted; try again.")
             }
@@ -178,7 +178,7 @@ impl From<Error> for Problem {
                 let detail = format!("`{field}` must be a whole number between {least} and {most}");
                 Self::bad_request("out_of_range", detail)
             }
-            Error::TooMany(what) => too_many(what),
+            Error::TooMany(limit) => Self::forbidden("limit_reached", limit.to_string()),
         }
     }
 }
@@ -190,13 +190,6 @@ fn queue_full() -> Problem {
         "The queue of this object is full. Try again later, or raise `bus.object_events`.",
     )
     .retry_after(1)
-}
-
-fn too_many(what: &str) -> Problem {
-    Problem::forbidden(
-        "limit_reached",
-        format!("Limit of {what} reached. Raise it in the configuration, or delete unused ones."),
-    )
 }
 
 const LOCKED_DETAIL: &str = "The credentials are encrypted with a key that this pacemaker does not have. Add the key to \

@@ -23,7 +23,7 @@ use crate::http::{
 };
 use signalbox_access::{Caller, Scope};
 use signalbox_api::machines::{Applied, Apply, Plan, Version, VersionSource, Versions};
-use signalbox_machines::{Error, StoredPlan, parse_machine};
+use signalbox_machines::{Error, StoredPlan, parse_stored};
 
 pub(super) fn routes() -> OpenApiRouter<App> {
     OpenApiRouter::new()
@@ -113,7 +113,7 @@ async fn apply(
     Json(asked): Json<Apply>,
 ) -> Result<Answer<Applied>, Problem> {
     let StoredPlan { base, source } = app.machines.definitions.kept_plan(&name, &asked.plan).await?;
-    let machine = parse_machine(&name, &source).ok().flatten().ok_or(Error::Unreadable)?;
+    let machine = parse_stored(&name, source).await?;
     allowed(&caller, &machine)?;
     notes.before(json!({"version": base}));
     let applied = app.machines.applier.apply(&machine, base, &caller.name, &asked.map).await?;
