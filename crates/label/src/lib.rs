@@ -170,7 +170,8 @@ impl Record {
         }
     }
 
-    /// The record after the label is deleted: name and history.
+    /// The record after the label is deleted: name, history, and the idempotency keys, so that a repeated request does not
+    /// change a label that is created again under the name.
     pub fn deleted(&self, version: u64, now_ms: u64) -> Self {
         let mut record = self.clone();
         record.history.push(Row {
@@ -192,7 +193,6 @@ impl Record {
         record.timed = false;
         record.suspended = false;
         record.work = Work::default();
-        record.seen.clear();
         record
     }
 
