@@ -106,7 +106,7 @@ impl Labels {
         merge::check(metadata)?;
         let sent = serde_json::to_vec(metadata).unwrap_or_default();
         let request = key.map(|key| KeyedRequest::new(key, "create", &sent));
-        self.keyed((machine, label), request, |before, _, _| {
+        self.keyed((machine, label), request, |before, _, now_ms| {
             let incarnation = match before {
                 None => 1,
                 Some(before) if before.status != Status::Deleted => return Err(Error::Exists),
@@ -114,6 +114,7 @@ impl Labels {
                 Some(_) => return Err(Error::Deleted),
             };
             let mut record = Record::new(incarnation);
+            record.created_ms = now_ms;
             record.metadata = metadata.clone();
             // Numbers continue for a name that was used before, so that no visit number repeats.
             record.visit = before.map_or(0, |before| before.visit);
@@ -162,7 +163,7 @@ impl Labels {
             return Err(merge::TooMuch::NoObject.into());
         }
         let taken = (event.id, event.input);
-        let changed = self.keyed((machine, label), None, |before, version, _| {
+        let changed = self.keyed((machine, label), None, |before, version, now_ms| {
             if *version.active().origin != *event.origin {
                 // The event was published for a machine that was deleted.
                 return Err(Error::NoSuchVersion);
@@ -171,7 +172,10 @@ impl Labels {
                 Some(before) if before.status == Status::Deleted => return Err(Error::Gone),
                 Some(before) if before.has_taken(taken) => return Ok(Edit::Leave),
                 Some(before) => (before.clone(), Happened::Topic(event.topic, event.metadata)),
-                None if event.create => (Record::new(1), Happened::CreatedBy(event.topic, event.metadata)),
+                None if event.create => {
+                    let new = Record { created_ms: now_ms, ..Record::new(1) };
+                    (new, Happened::CreatedBy(event.topic, event.metadata))
+                }
                 None => return Err(Error::NoSuchLabel),
             };
             if let Some(metadata) = event.metadata {

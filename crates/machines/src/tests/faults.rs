@@ -488,8 +488,9 @@ async fn expect(world: &World, label: &Tracked<'_>, published: &[Value], outside
     assert_eq!((record.visit, record.due_ms()), (path.len() as u64, None), "{name} rests: {record:?}");
     expect_history(&record, path);
     let acts = label.naive.acts();
+    let of = (record.created_ms, 1);
     let tokens: BTreeMap<String, bool> =
-        acts.map(|(visit, state, certain)| (token(M, name, 1, visit, state), certain)).collect();
+        acts.map(|(visit, state, certain)| (token(M, name, of, visit, state), certain)).collect();
     let came: BTreeSet<String> =
         outside.came.lock().unwrap().get(name).into_iter().flat_map(BTreeMap::keys).cloned().collect();
     let certain = tokens.iter().filter(|(token, certain)| **certain || came.contains(*token));
