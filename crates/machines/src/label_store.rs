@@ -363,6 +363,7 @@ impl LabelStore {
         loop {
             let record = self.label(machine, label).await?;
             let rests = match record.status {
+                _ if record.suspended => true,
                 Status::Waiting => record.work.held.is_none(),
                 Status::Acting | Status::Choosing | Status::Looping => false,
                 Status::Errored | Status::Ended | Status::Deleted => true,

@@ -377,6 +377,14 @@ async fn run(world: &World, outside: &Outside, seed: u64) -> Option<u64> {
                     mortals.update(&label.name, &key, update).await;
                 }
             }
+            Round::Interrupted(updates) => {
+                for (label, update) in labels.iter().zip(updates) {
+                    let Some(update) = update else { continue };
+                    mortals.update(&label.name, &key, update).await;
+                }
+                mortals.task(&format!("{key}-suspend"), &Operation::Suspend).await;
+                mortals.task(&format!("{key}-resume"), &Operation::Resume).await;
+            }
             Round::Task(update) => mortals.task(&key, &set(update)).await,
             Round::Suspended(update) => {
                 mortals.task(&format!("{key}-suspend"), &Operation::Suspend).await;
