@@ -96,6 +96,8 @@ pub(crate) enum Command {
         /// With --all, only labels in this state
         #[arg(long, requires = "all")]
         state: Option<String>,
+        #[command(flatten)]
+        once: Once,
     },
     /// Evaluate the gate of a label now, or of all labels that match
     Evaluate(Box<operate::Target>),
@@ -123,6 +125,46 @@ pub(crate) enum Command {
         #[command(flatten)]
         target: Box<operate::Target>,
     },
+}
+
+/// When a change is made.
+#[derive(Debug, Clone, Default, clap::Args)]
+pub(crate) struct Once {
+    #[command(flatten)]
+    key: Key,
+    /// Revision that the label must have, as printed by `labels show -o json`; if it has another one, nothing is changed
+    #[arg(long, value_name = "N")]
+    revision: Option<u64>,
+}
+
+/// The idempotency key of a change.
+#[derive(Debug, Clone, Default, clap::Args)]
+pub(crate) struct Key {
+    /// Text that makes a repeated call have no effect
+    #[arg(long, value_name = "KEY")]
+    idempotency_key: Option<String>,
+}
+
+impl Key {
+    /// A client that makes changes under the key.
+    pub(crate) fn client(&self, client: Client) -> Result<Client, Failure> {
+        Ok(self.idempotency_key.as_deref().map(|key| client.once(key)).transpose()?.unwrap_or(client))
+    }
+}
+
+impl Once {
+    /// The path, for a label of the revision.
+    fn path(&self, path: &str) -> String {
+        with_query(path, &[("revision", self.revision)])
+    }
+
+    /// Only one label has a revision.
+    fn check(&self, label: Option<&str>) -> Result<(), Failure> {
+        match (self.revision, label) {
+            (Some(_), None) => Err(Failure::configuration("--revision needs the name of a label")),
+            _ => Ok(()),
+        }
+    }
 }
 
 #[derive(Debug, clap::Args)]
@@ -233,7 +275,9 @@ pub(crate) async fn run(command: Command, remote: &Remote) -> Result<(), Failure
         }
         Command::Set(args) => facts::set(*args, remote).await,
         Command::Simulate(args) => simulate(args, remote).await,
-        Command::Retry { machine, label, state, .. } => retry(&machine, label, state, remote).await,
+        Command::Retry { machine, label, state, once, .. } => {
+            retry(&machine, label, state, &once, remote).await
+        }
         Command::Evaluate(target) => operate::run("evaluate", None, *target, remote).await,
         Command::Skip(target) => operate::run("skip", None, *target, remote).await,
         Command::Cancel(target) => operate::run("cancel", None, *target, remote).await,
@@ -267,15 +311,18 @@ async fn retry(
     machine: &str,
     label: Option<String>,
     state: Option<String>,
+    once: &Once,
     remote: &Remote,
 ) -> Result<(), Failure> {
+    once.check(label.as_deref())?;
     let progress = Progress::new();
     if label.is_none() {
         progress.say("retrying");
     }
-    let client = remote.patient(PATIENCE)?;
+    let client = once.key.client(remote.patient(PATIENCE)?)?;
     let retried = if let Some(label) = label {
-        let _changed: Changed = client.call("POST", &path(machine, &label, "/retry"), None).await?;
+        let _changed: Changed =
+            client.call("POST", &once.path(&path(machine, &label, "/retry")), None).await?;
         1
     } else {
         let path = with_query(&of_machine(machine, "/retry"), &[("state", state)]);

@@ -343,7 +343,9 @@ impl From<Error> for Failure {
             _ if error.is_unavailable() => Self::unavailable(message),
             Some(_) if error.code().is_some() => Self::refused_because(message),
             _ => match error {
-                Error::Address { .. } | Error::Token | Error::Trust { .. } => Self::configuration(message),
+                Error::Address { .. } | Error::Token | Error::Key | Error::Trust { .. } => {
+                    Self::configuration(message)
+                }
                 _ => Self::unavailable(message),
             },
         }

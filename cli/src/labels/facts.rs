@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 use signalbox_client::with_query;
 use signalbox_machine::{definition::Path, merge};
 
-use super::{operate, path};
+use super::{Once, operate, path};
 use crate::{exit::Failure, input, remote::Remote};
 
 #[derive(Debug, clap::Args)]
@@ -28,6 +28,8 @@ pub(crate) struct Set {
     /// Maximum time to wait until the label stays in a state
     #[arg(long, value_name = "DURATION", value_parser = crate::remote::duration)]
     wait: Option<std::time::Duration>,
+    #[command(flatten)]
+    once: Once,
 }
 
 #[derive(Debug, Clone, PartialEq)]
@@ -83,15 +85,16 @@ fn has_null(value: &Value) -> bool {
 
 pub(super) async fn set(set: Set, remote: &Remote) -> Result<(), Failure> {
     let update = update(&set)?;
-    let Set { machine, label, remove, create, wait, .. } = &set;
-    let client = remote.client()?;
+    let Set { machine, label, remove, create, wait, once, .. } = &set;
+    let client = once.key.client(remote.client()?)?;
     let wait = wait.map(|wait| format!("{}ms", wait.as_millis()));
     let path = with_query(&path(machine, label, ""), &[("wait", wait)]);
     // In a merge patch (RFC 7396), null removes.
     let kind = if remove.is_empty() { "application/json" } else { "application/merge-patch+json" };
     let body = json!({"metadata": update}).to_string().into_bytes();
-    let changed = match client.send_bytes("PATCH", &path, kind, body).await {
-        Err(error) if *create && error.code() == Some("unknown_label") => {
+    let changed = match client.send_bytes("PATCH", &once.path(&path), kind, body).await {
+        // The key is in conflict if the command is repeated that has created the label under it.
+        Err(error) if *create && matches!(error.code(), Some("unknown_label" | "idempotency_conflict")) => {
             // A new label has nothing that could be removed.
             let facts = if remove.is_empty() { update } else { without_null(&update) };
             client.send("POST", &path, &json!({"metadata": facts})).await?

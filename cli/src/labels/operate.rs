@@ -9,7 +9,7 @@ use signalbox_client::{
     segment,
 };
 
-use super::path;
+use super::{Once, path};
 use crate::{
     confirm::Sure,
     exit::Failure,
@@ -100,11 +100,14 @@ pub(crate) struct Target {
     /// Do not wait for the end of the task
     #[arg(long)]
     no_wait: bool,
+    #[command(flatten)]
+    once: Once,
 }
 
 impl Target {
     /// Labels are either named or described.
     fn check(&self) -> Result<(), Failure> {
+        self.once.check(self.label.as_deref())?;
         let described = self.all || self.which.clone().filter() != LabelFilter::default();
         match self.label {
             Some(_) if described => Err(Failure::configuration(
@@ -130,7 +133,9 @@ pub(super) async fn delete(sure: &Sure, target: Target, remote: &Remote) -> Resu
     }
     match &target.label {
         Some(label) => {
-            remote.call("DELETE", &path(machine, label, ""), None).await?;
+            let client = target.once.key.client(remote.client()?)?;
+            let _empty: Value =
+                client.call("DELETE", &target.once.path(&path(machine, label, "")), None).await?;
             remote.done(&json!({"deleted": label}), &format!("{label} deleted"))
         }
         None => run("delete", None, target, remote).await,
@@ -144,11 +149,11 @@ pub(super) async fn run(
     remote: &Remote,
 ) -> Result<(), Failure> {
     target.check()?;
-    let client = remote.client()?;
+    let client = target.once.key.client(remote.client()?)?;
     let operation = operation.to_owned();
     if let Some(label) = target.label {
         let operation = LabelOperation { operation, to, metadata: None };
-        let path = path(&target.machine, &label, "/operations");
+        let path = target.once.path(&path(&target.machine, &label, "/operations"));
         let changed: Changed = client.send("POST", &path, &operation).await?;
         return show_changed(remote, &label, &changed);
     }

@@ -17,7 +17,7 @@ use crate::{
     confirm::Sure,
     exit::Failure,
     input,
-    labels::operate,
+    labels::{Key, operate},
     listing::{Cell, Listing, cells},
     remote::Remote,
     terminal::{self, Progress, out},
@@ -126,6 +126,8 @@ pub(crate) struct Delete {
     /// Do not wait until all labels are deleted
     #[arg(long)]
     no_wait: bool,
+    #[command(flatten)]
+    key: Key,
 }
 
 fn pair(text: &str) -> Result<(String, String), String> {
@@ -297,7 +299,7 @@ fn report(machine: &str, applied: &Applied) {
 }
 
 async fn delete(args: Delete, remote: &Remote) -> Result<(), Failure> {
-    let Delete { machine, sure, confirm, no_wait } = args;
+    let Delete { machine, sure, confirm, no_wait, key } = args;
     match confirm {
         Some(name) if name == machine => {}
         Some(name) => return Err(Failure::configuration(format!("--confirm names another machine: {name}"))),
@@ -305,7 +307,7 @@ async fn delete(args: Delete, remote: &Remote) -> Result<(), Failure> {
             sure.confirm_name(&format!("delete the machine {machine} with all of its labels"), &machine)?;
         }
     }
-    let client = remote.client()?;
+    let client = key.client(remote.client()?)?;
     let path = with_query(&path(&machine, ""), &[("confirm", &machine)]);
     let mut task = client.call("DELETE", &path, None).await?;
     if !no_wait {

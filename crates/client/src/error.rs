@@ -18,6 +18,9 @@ pub enum Error {
     /// The token holds what no header can.
     #[error("the token cannot be sent: it may contain only visible ASCII characters")]
     Token,
+    /// The idempotency key holds what no header can.
+    #[error("the idempotency key cannot be sent: it may contain only visible ASCII characters")]
+    Key,
     /// The file of trusted certificates cannot be read.
     #[error("cannot read certificates from {}: {why}", path.display())]
     Trust {

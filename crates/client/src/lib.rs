@@ -45,6 +45,7 @@ mod transport;
 
 use std::{path::PathBuf, sync::Arc, time::Duration};
 
+use http::HeaderValue;
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::{Value, json};
 
@@ -53,7 +54,7 @@ pub use signalbox_api::{
     Problem, acme, audit, certificates, events, machines, objects, queues, stats, tokens,
 };
 pub use sse::{Message, Stream};
-use transport::Transport;
+use transport::{Conditions, Transport};
 
 /// How long a call may take.
 const TIMEOUT: Duration = Duration::from_secs(30);
@@ -62,6 +63,8 @@ const TIMEOUT: Duration = Duration::from_secs(30);
 #[derive(Debug, Clone)]
 pub struct Client {
     transport: Arc<Transport>,
+    /// The `Idempotency-Key` of its changes.
+    key: Option<HeaderValue>,
 }
 
 /// The settings of a [`Client`].
@@ -102,7 +105,7 @@ impl Builder {
     /// of the
     /// file cannot be read.
     pub fn build(self) -> Result<Client, Error> {
-        Ok(Client { transport: Arc::new(Transport::new(self)?) })
+        Ok(Client { transport: Arc::new(Transport::new(self)?), key: None })
     }
 }
 
@@ -110,6 +113,15 @@ impl Client {
     /// A client of the API at `url`: the admin listener, or one of the daemons.
     pub fn builder(url: impl Into<String>) -> Builder {
         Builder { url: url.into(), token: None, ca_file: None, timeout: TIMEOUT }
+    }
+
+    /// For a change that may be repeated: the server applies it once under this `Idempotency-Key`.
+    ///
+    /// # Errors
+    /// [`Error::Key`] for a key that no header can contain.
+    pub fn once(&self, key: &str) -> Result<Self, Error> {
+        let key = HeaderValue::from_str(key).map_err(|_| Error::Key)?;
+        Ok(Self { key: Some(key), ..self.clone() })
     }
 
     /// The address, as it was given, without a slash at its end.
@@ -158,7 +170,8 @@ impl Client {
         etag: Option<&str>,
     ) -> Result<T, Error> {
         let body = body.map(|body| ("application/json", body.to_string().into_bytes()));
-        self.read(path, &self.transport.call(method, path, body, etag).await?)
+        let conditions = Conditions { etag, key: self.key.as_ref() };
+        self.read(path, &self.transport.call(method, path, body, conditions).await?)
     }
 
     /// As [`Client::send`], with a body of any type.
@@ -169,18 +182,19 @@ impl Client {
         content_type: &str,
         body: Vec<u8>,
     ) -> Result<T, Error> {
-        self.read(path, &self.transport.call(method, path, Some((content_type, body)), None).await?)
+        let conditions = Conditions { etag: None, key: self.key.as_ref() };
+        self.read(path, &self.transport.call(method, path, Some((content_type, body)), conditions).await?)
     }
 
     /// As [`Client::get`], with the `ETag` of the answer: the revision that [`Client::call_if`] requires.
     pub async fn tagged<T: DeserializeOwned>(&self, path: &str) -> Result<(T, Option<String>), Error> {
-        let answer = self.transport.call("GET", path, None, None).await?;
+        let answer = self.transport.call("GET", path, None, Conditions::default()).await?;
         Ok((self.read(path, &answer)?, answer.etag))
     }
 
     /// An answer that is not JSON, as text.
     pub async fn text(&self, path: &str) -> Result<String, Error> {
-        let answer = self.transport.call("GET", path, None, None).await?;
+        let answer = self.transport.call("GET", path, None, Conditions::default()).await?;
         Ok(String::from_utf8_lossy(&answer.body).into_owned())
     }
 

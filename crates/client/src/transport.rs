@@ -38,6 +38,15 @@ pub(crate) struct Answer {
     pub(crate) etag: Option<String>,
 }
 
+/// When the server makes a change.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Conditions<'a> {
+    /// Only if the target still has this revision.
+    pub(crate) etag: Option<&'a str>,
+    /// Once under this idempotency key.
+    pub(crate) key: Option<&'a HeaderValue>,
+}
+
 #[derive(Debug)]
 pub(crate) struct Transport {
     /// Without a slash at its end.
@@ -85,16 +94,16 @@ impl Transport {
         format!("{}{path}", self.base)
     }
 
-    /// Sends a request and reads the whole answer. `body` contains its type and bytes, `etag` the required revision.
+    /// Sends a request and reads the whole answer. `body` contains its type and bytes.
     pub(crate) async fn call(
         &self,
         method: &str,
         path: &str,
         body: Option<(&str, Vec<u8>)>,
-        etag: Option<&str>,
+        conditions: Conditions<'_>,
     ) -> Result<Answer, Error> {
         let work = async {
-            let response = self.send(method, path, body, etag).await?;
+            let response = self.send(method, path, body, conditions).await?;
             self.read(path, response).await
         };
         time::timeout(self.timeout, work).await.unwrap_or_else(|_| Err(self.late(path)))
@@ -103,7 +112,7 @@ impl Transport {
     /// Sends a request and returns the body of a successful answer, to be read in pieces.
     pub(crate) async fn open(&self, path: &str) -> Result<Incoming, Error> {
         let work = async {
-            let response = self.send("GET", path, None, None).await?;
+            let response = self.send("GET", path, None, Conditions::default()).await?;
             if response.status().is_success() {
                 return Ok(response.into_body());
             }
@@ -117,15 +126,18 @@ impl Transport {
         method: &str,
         path: &str,
         body: Option<(&str, Vec<u8>)>,
-        etag: Option<&str>,
+        conditions: Conditions<'_>,
     ) -> Result<http::Response<Incoming>, Error> {
         let url = self.address(path);
         let mut request = Request::builder().uri(&url).method(method);
         if let Some(authorization) = &self.authorization {
             request = request.header(header::AUTHORIZATION, authorization);
         }
-        if let Some(etag) = etag {
+        if let Some(etag) = conditions.etag {
             request = request.header(header::IF_MATCH, etag);
+        }
+        if let Some(key) = conditions.key {
+            request = request.header("idempotency-key", key);
         }
         let (kind, body) = body.unzip();
         if let Some(kind) = kind {

@@ -89,8 +89,10 @@ pub struct Work {
 /// The record of a label.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Record {
-    /// How often a label of this name was created.
+    /// How often a label of this name was created. A name that was forgotten begins with 1 again.
     pub incarnation: u32,
+    /// When it was created, Unix milliseconds.
+    pub created_ms: u64,
     /// +1 with every entry into a state.
     pub visit: u64,
     /// +1 with every change.
@@ -152,6 +154,7 @@ impl Record {
     pub fn new(incarnation: u32) -> Self {
         Self {
             incarnation,
+            created_ms: 0,
             visit: 0,
             revision: 0,
             state: Arc::from(""),
@@ -170,7 +173,8 @@ impl Record {
         }
     }
 
-    /// The record after the label is deleted: name and history.
+    /// The record after the label is deleted: name, history, and the idempotency keys, so that a repeated request does not
+    /// change a label that is created again under the name.
     pub fn deleted(&self, version: u64, now_ms: u64) -> Self {
         let mut record = self.clone();
         record.history.push(Row {
@@ -192,8 +196,12 @@ impl Record {
         record.timed = false;
         record.suspended = false;
         record.work = Work::default();
-        record.seen.clear();
         record
+    }
+
+    /// Whether both are of one label, and not of an earlier one of the same name.
+    pub fn is_of_same_label(&self, other: &Self) -> bool {
+        (self.incarnation, self.created_ms) == (other.incarnation, other.created_ms)
     }
 
     /// When the label itself is due, Unix milliseconds.

@@ -136,7 +136,7 @@ impl Record {
             self.suspended,
             !self.indexed.is_empty(),
             self.timed,
-            false,
+            self.created_ms != 0,
             !work.topics.is_empty(),
         ];
         to.byte(flags.iter().rev().fold(0, |byte, flag| byte << 1 | u8::from(*flag)));
@@ -146,6 +146,9 @@ impl Record {
         }
         if let Some(ms) = work.deadline_ms {
             to.number(ms);
+        }
+        if self.created_ms != 0 {
+            to.signed(difference(self.entered_ms, self.created_ms));
         }
         if *work == Work::default() {
             return;
@@ -170,6 +173,9 @@ impl Record {
             self.indexed = from.list(|from| Some(u64::from_be_bytes(from.take(8)?.try_into().ok()?)))?;
         }
         let deadline_ms = if flags & 4 != 0 { Some(from.number()?) } else { None };
+        if flags & 64 != 0 {
+            self.created_ms = apart(self.entered_ms, from.signed()?.checked_neg()?);
+        }
         if flags & 1 != 0 {
             self.work = Work {
                 deadline_ms,
@@ -385,16 +391,16 @@ mod tests {
 
     prop_compose! {
         fn record()(
-            incarnation: u32, numbers: (u64, u64, u64), state in name(), status in 0..Status::ALL.len(),
+            incarnation: u32, numbers: (u64, u64, u64, u64), state in name(), status in 0..Status::ALL.len(),
             text in ".{0,200}", history in vec(row(), 0..=MAX_ROWS), seen in vec(seen(), 0..=MAX_KEYS),
             zones in vec(name(), 0..3), work in work(), taken in vec((any::<u64>(), any::<u32>()), 0..3),
             (suspended, timed, kept) in (any::<bool>(), any::<bool>(), option::of(any::<u64>())), indexed in vec(any::<u64>(), 0..3)
         ) -> Record {
-            let (visit, revision, entered_ms) = numbers;
+            let (visit, revision, entered_ms, created_ms) = numbers;
             let metadata = json!({"text": text, "list": [1, null, {"a": -1.5}]});
             let status = Status::ALL[status];
             Record {
-                incarnation, visit, revision, state, status, entered_ms, metadata, history, seen, zones, work, taken,
+                incarnation, created_ms, visit, revision, state, status, entered_ms, metadata, history, seen, zones, work, taken,
                 suspended, indexed, kept, timed,
             }
         }

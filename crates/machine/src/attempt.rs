@@ -125,6 +125,15 @@ impl OnFailure {
 }
 
 impl Outcome {
+    /// The failure of this name; an unknown name is one without an answer.
+    pub fn from_word(word: &str) -> Self {
+        match word.parse() {
+            Ok(code) => Self::Status { code, retry_after: None },
+            Err(_) if word == "invalid" => Self::Refused,
+            Err(_) => Self::Silence,
+        }
+    }
+
     /// A short name of the failure: its status, `no_answer` or `invalid`.
     pub fn word(self) -> String {
         match self {

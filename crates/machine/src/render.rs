@@ -306,10 +306,16 @@ fn route(filled: &Json) -> Result<RouteChange, Unfilled> {
     })
 }
 
-/// The idempotency token that all attempts of a visit share: the hexadecimal SHA-256 of machine, label,
-/// incarnation, visit and state, separated by NUL.
-pub fn token(machine: &str, label: &str, incarnation: u64, visit: u64, state: &str) -> String {
-    let text = format!("{machine}\0{label}\0{incarnation}\0{visit}\0{state}");
+/// The idempotency token that all attempts of a visit share: the hexadecimal SHA-256 of machine, label, the time of its
+/// creation in Unix milliseconds, its incarnation, visit and state, separated by NUL.
+pub fn token(
+    machine: &str,
+    label: &str,
+    (created_ms, incarnation): (u64, u32),
+    visit: u64,
+    state: &str,
+) -> String {
+    let text = format!("{machine}\0{label}\0{created_ms}\0{incarnation}\0{visit}\0{state}");
     HEXLOWER.encode(&Sha256::digest(text.as_bytes()))
 }
 
@@ -440,15 +446,16 @@ mod tests {
 
     #[test]
     fn a_token_is_of_one_visit() {
-        let one = token("m", "l", 1, 2, "s");
+        let one = token("m", "l", (5, 1), 2, "s");
         assert_eq!(one.len(), 64);
-        assert_eq!(one, token("m", "l", 1, 2, "s"));
+        assert_eq!(one, token("m", "l", (5, 1), 2, "s"));
         for other in [
-            token("m", "l", 1, 3, "s"),
-            token("m", "l", 2, 2, "s"),
-            token("m", "l2", 1, 2, "s"),
-            token("m", "l", 12, 0, "s"),
-            token("m", "l", 1, 2, "t"),
+            token("m", "l", (5, 1), 3, "s"),
+            token("m", "l", (5, 2), 2, "s"),
+            token("m", "l", (6, 1), 2, "s"),
+            token("m", "l2", (5, 1), 2, "s"),
+            token("m", "l", (5, 12), 0, "s"),
+            token("m", "l", (5, 1), 2, "t"),
         ] {
             assert_ne!(one, other);
         }

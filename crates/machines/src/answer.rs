@@ -5,6 +5,7 @@ use sha2::{Digest as _, Sha256};
 
 use crate::{
     Error,
+    labels::Operation,
     record::{Record, Seen, Status},
 };
 
@@ -81,6 +82,11 @@ impl KeyedRequest {
             body: body.iter().take(4).fold(0, |number, byte| number << 8 | u32::from(*byte)),
             only_changes: false,
         }
+    }
+
+    /// An operation under a key.
+    pub(crate) fn of(key: &str, operation: &Operation) -> Self {
+        Self::new(key, operation.word(), &serde_json::to_vec(operation).unwrap_or_default())
     }
 
     /// Stored only with a change: a task does not write the labels that it leaves as they are.

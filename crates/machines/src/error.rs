@@ -30,6 +30,9 @@ pub enum Error {
     TooManyLabels(u64),
     #[error("another update was sent under this idempotency key")]
     Conflict,
+    /// The request names a revision that the label does not have.
+    #[error("the label has revision {0}, and the request expects another one")]
+    OtherRevision(u64),
     #[error("the label has no failed action to retry")]
     NotErrored,
     /// The label is not in an action that can be skipped or canceled.

@@ -11,7 +11,7 @@ use serde_json::Value;
 use signalbox_condition::Feeds;
 use signalbox_machine::{
     Machine, State, StateIndex, attempt,
-    definition::Path,
+    definition::{Gate, OnFailure, Path},
     merge,
     step::{self, Decision, Event, Rest},
 };
@@ -27,6 +27,11 @@ pub(crate) use times::{index_digest, ms, sweep_entry, unix_ms};
 
 /// What a label's work holds while it waits for its next attempt.
 pub(crate) const RETRY: &str = "retry";
+/// What the work of a suspended label holds that an operator or a definition moved to a state: it has entered the state, and
+/// nothing else has happened there.
+const ENTERED: &str = "entered";
+/// How the work of a suspended label begins whose action failed for good. The failure follows.
+const FAILED: &str = "failed ";
 /// How long a label that loops pauses, ms.
 const LOOP_PAUSE_MS: u64 = 1_000;
 /// How long after its timeout an attempt without an outcome is considered lost, ms.
@@ -159,7 +164,7 @@ impl<'a> Evaluator<'a> {
             Happened::Daily(trigger) => self.decide(record, Event::Trigger(*trigger), &mut turn),
             Happened::Due => self.due(record, None, &mut turn),
             Happened::Resumed(moved) => self.due(record, Some(*moved), &mut turn),
-            Happened::Done(moved) => self.decide_after(*moved, record, Event::Done, &mut turn),
+            Happened::Done(moved) => self.choose(None, *moved, record, &mut turn),
             Happened::Failed(outcome, moved) => self.fail(record, *outcome, *moved, &mut turn),
             Happened::Permitted(target) => {
                 if record.status == Status::Acting && record.work.limit().is_some() {
@@ -177,13 +182,7 @@ impl<'a> Evaluator<'a> {
                 self.attempt(None, record, &mut turn);
             }
             Happened::Evaluated => self.evaluate(record, &mut turn),
-            Happened::Skipped(by) => {
-                let rows = record.history.len();
-                self.decide(record, Event::Done, &mut turn);
-                if let Some(row) = record.history.get_mut(rows) {
-                    (row.cause, row.trigger) = (Cause::Moved, Some((*by).into()));
-                }
-            }
+            Happened::Skipped(by) => self.choose(Some((*by).into()), 0, record, &mut turn),
             Happened::Moved(to, by) => {
                 // An operator means the state of the active version.
                 let active =
@@ -192,7 +191,7 @@ impl<'a> Evaluator<'a> {
                 if let Some(to) = evaluator.machine().state(to) {
                     turn.left = active.is_some();
                     evaluator.row(record, to, Cause::Moved, Some(by), &mut turn);
-                    evaluator.decide(record, Event::Entered, &mut turn);
+                    evaluator.enter(record, &mut turn);
                 }
             }
             Happened::Resumption => self.resume(record, &mut turn),
@@ -204,9 +203,21 @@ impl<'a> Evaluator<'a> {
         turn
     }
 
-    /// Whether a suspended label does not react now. It remembers that metadata came, and of which topics events came.
+    /// Whether a suspended label does not react now. It remembers what has to follow when it is resumed: that metadata came, of
+    /// which topics events came, that its action is done or has failed, and that its gate has another condition.
     fn waits(&self, record: &mut Record, happened: &Happened<'_>) -> bool {
+        let acted = |record: &mut Record, status, held| {
+            record.status = status;
+            (record.work.again_ms, record.work.held) = (Some(self.now_ms), held);
+            true
+        };
         match happened {
+            Happened::Done(_) => acted(record, Status::Choosing, None),
+            Happened::Skipped(by) => acted(record, Status::Choosing, Some((*by).into())),
+            Happened::Failed(outcome, _) => {
+                let held = format!("{FAILED}{}", outcome.word()).into();
+                self.after(record, *outcome).is_some() && acted(record, Status::Acting, Some(held))
+            }
             Happened::Facts(_) => {
                 record.work.facts = true;
                 true
@@ -222,7 +233,12 @@ impl<'a> Evaluator<'a> {
             | Happened::Evaluated
             | Happened::Placed
             | Happened::Permitted(_) => true,
-            Happened::Redefined => self.state(record).and_then(State::gate).is_some(),
+            Happened::Redefined => {
+                let gate = self.state(record).and_then(State::gate);
+                let evaluated = gate.is_some_and(Gate::on_metadata) && record.status == Status::Waiting;
+                record.work.facts |= evaluated && !self.entered_under_this(record);
+                true
+            }
             _ => false,
         }
     }
@@ -237,7 +253,30 @@ impl<'a> Evaluator<'a> {
             record.entered_ms = since_ms;
             record.work.facts = true;
         }
-        self.decide(record, Event::Entered, turn);
+        self.enter(record, turn);
+    }
+
+    /// Continues in the state that the label was moved to. A suspended label does it when it is resumed.
+    fn enter(&self, record: &mut Record, turn: &mut Turn) {
+        let state = self.state(record).filter(|_| record.suspended);
+        record.status = match state.map(|state| (state.gate(), state.action())) {
+            Some((Some(_), _)) => Status::Waiting,
+            Some((_, Some(_))) => Status::Acting,
+            _ => return self.decide(record, Event::Entered, turn),
+        };
+        record.work.held = Some(ENTERED.into());
+    }
+
+    /// Chooses the state that follows the action. If a client skipped the action, `by` describes it, until the label has moved.
+    fn choose(&self, by: Option<Box<str>>, moved: usize, record: &mut Record, turn: &mut Turn) {
+        record.work.held = None;
+        let rows = record.history.len();
+        self.decide_after(moved, record, Event::Done, turn);
+        match (by, record.history.get_mut(rows)) {
+            (Some(by), Some(row)) => (row.cause, row.trigger) = (Cause::Moved, Some(by.into())),
+            (by, None) if record.status == Status::Choosing => record.work.held = by,
+            _ => {}
+        }
     }
 
     /// Evaluates the gate of a label that waits.
@@ -248,9 +287,23 @@ impl<'a> Evaluator<'a> {
         }
     }
 
-    /// Continues a label that was suspended: with its action, or with the metadata and the events that came in the meantime.
+    /// Continues a label that was suspended, with what came in the meantime.
     fn resume(&self, record: &mut Record, turn: &mut Turn) {
+        if self.refit(record, turn) {
+            return;
+        }
+        let held = record.work.held.as_deref().unwrap_or_default();
+        if let Some(failure) = held.strip_prefix(FAILED).filter(|_| record.status == Status::Acting) {
+            return self.fail(record, attempt::Outcome::from_word(failure), 0, turn);
+        }
         match record.status {
+            Status::Waiting | Status::Acting if held == ENTERED => {
+                record.work.held = None;
+                self.decide(record, Event::Entered, turn);
+            }
+            Status::Choosing if record.work.again_ms.is_none_or(|at_ms| at_ms <= self.now_ms) => {
+                self.choose(record.work.held.take(), 0, record, turn);
+            }
             Status::Acting
                 if record.work.limit().is_some()
                     || record.work.place().is_some()
@@ -273,10 +326,14 @@ impl<'a> Evaluator<'a> {
         }
     }
 
+    /// What the definition says about an action that failed for good.
+    fn after(&self, record: &Record, outcome: attempt::Outcome) -> Option<&OnFailure> {
+        self.state(record)?.action()?.after(outcome)
+    }
+
     /// The action failed for good: the label goes where the definition says, or is errored.
     fn fail(&self, record: &mut Record, outcome: attempt::Outcome, moved: usize, turn: &mut Turn) {
-        let action = self.state(record).and_then(State::action);
-        let Some(case) = action.and_then(|action| action.after(outcome)) else {
+        let Some(case) = self.after(record, outcome) else {
             record.status = Status::Errored;
             (record.work.again_ms, record.work.held) = (None, None);
             return;
@@ -453,7 +510,9 @@ impl<'a> Evaluator<'a> {
         match record.status {
             // The pause before the next attempt is over, or the outcome of the last attempt was lost.
             Status::Acting if over => self.attempt(None, record, turn),
-            Status::Choosing if over || resumed => self.decide_after(moved, record, Event::Done, turn),
+            Status::Choosing if over || resumed => {
+                self.choose(record.work.held.take(), moved, record, turn);
+            }
             Status::Waiting | Status::Looping if (over || resumed) && record.work.held.is_some() => {
                 let work = Work { held: record.work.held.take(), ..Work::default() };
                 if let Some((cause, trigger)) = held(&work) {
@@ -533,32 +592,37 @@ impl<'a> Evaluator<'a> {
             Some(self.now_ms + pause_ms.clamp(*WAIT_PAUSE_MS.start(), *WAIT_PAUSE_MS.end()));
     }
 
+    /// Whether the label came to its state under this definition: then it has been evaluated under it.
+    fn entered_under_this(&self, record: &Record) -> bool {
+        record.history.last().is_some_and(|row| row.version == self.version.number)
+    }
+
     /// Adapts a label to a definition in which its state has changed.
     fn settle(&self, record: &mut Record, turn: &mut Turn) {
-        let Some(state) = self.state(record) else { return };
-        // A label that came to the state under this definition has been evaluated under it.
-        if record.history.last().is_some_and(|row| row.version == self.version.number) {
+        if self.entered_under_this(record) || self.refit(record, turn) {
             return;
         }
+        // An update that came before may satisfy the new condition.
+        if self.state(record).and_then(State::gate).is_some_and(Gate::on_metadata) {
+            self.evaluate(record, turn);
+        }
+    }
+
+    /// Continues a label whose state is of another kind in this definition. Returns whether it is.
+    fn refit(&self, record: &mut Record, turn: &mut Turn) -> bool {
+        let Some(state) = self.state(record) else { return false };
         let fits = match (state.gate(), state.action()) {
             // A label that looped before an action does not wait at a gate.
             (Some(_), _) if record.status == Status::Looping => {
                 held(&record.work).is_some_and(|(cause, _)| cause != Cause::Action)
             }
-            (Some(gate), _) if record.status == Status::Waiting => {
-                // An update that came before may satisfy the new condition.
-                if gate.on_metadata() {
-                    self.evaluate(record, turn);
-                }
-                true
-            }
-            (Some(_), _) => false,
+            (Some(_), _) => record.status == Status::Waiting,
             (_, Some(action)) if record.status == Status::Ended => {
                 if action.next.is_some() {
                     // The action is done, and is not repeated because the state has a next state now.
                     self.decide(record, Event::Done, turn);
                 }
-                true
+                return action.next.is_some();
             }
             (_, Some(_)) => {
                 matches!(record.status, Status::Acting | Status::Errored | Status::Choosing | Status::Looping)
@@ -570,6 +634,7 @@ impl<'a> Evaluator<'a> {
             record.work = Work { facts: record.work.facts, topics, ..Work::default() };
             self.decide(record, Event::Entered, turn);
         }
+        !fits
     }
 }
 

@@ -107,6 +107,8 @@ pub(crate) struct Done {
     pub(crate) turn: Turn,
     /// Whether anything was written.
     pub(crate) changed: bool,
+    /// Whether a row of history was written.
+    pub(crate) moved: bool,
 }
 
 /// The labels of all machines.
@@ -163,13 +165,18 @@ impl LabelStore {
             let edit = if repeated { Edit::Leave } else { edit(before.as_ref(), &version, now_ms)? };
             let stored = request.is_some_and(KeyedRequest::is_always_stored) && !repeated;
             let edit = match (edit, &before) {
-                (Edit::Leave, Some(before)) if stored && before.status != Status::Deleted => {
-                    Edit::write(before.clone(), None)
-                }
+                // Also a deleted label, which a repeat of the request must not delete after it is created again.
+                (Edit::Leave, Some(before)) if stored => Edit::write(before.clone(), None),
                 (edit, _) => edit,
             };
             let Edit::Write { mut record, happened, rows, note } = edit else {
-                return Ok(Done { record: before, version, turn: Turn::default(), changed: false });
+                return Ok(Done {
+                    record: before,
+                    version,
+                    turn: Turn::default(),
+                    changed: false,
+                    moved: false,
+                });
             };
             let turn = {
                 let answers = answers.to(&version.machine, label, &record.metadata);
@@ -186,7 +193,7 @@ impl LabelStore {
             if unchanged {
                 // No commit compares the version, so it is compared here.
                 if self.definitions.is_active(shard, machine, version.active().number).await? {
-                    return Ok(Done { record: before, version, turn, changed: false });
+                    return Ok(Done { record: before, version, turn, changed: false, moved: false });
                 }
                 self.definitions.forget(machine, shard);
                 continue;
@@ -212,7 +219,13 @@ impl LabelStore {
                     self.flow.count(machine, &record.history, new_rows);
                     let active = version.active.as_deref().filter(|_| turn.left).cloned();
                     let version = active.unwrap_or(version);
-                    return Ok(Done { record: Some(record), version, turn, changed: true });
+                    return Ok(Done {
+                        record: Some(record),
+                        version,
+                        turn,
+                        changed: true,
+                        moved: new_rows > 0,
+                    });
                 }
                 Err(Refusal::Outdated) => {
                     self.definitions.forget(machine, shard);
@@ -350,6 +363,7 @@ impl LabelStore {
         loop {
             let record = self.label(machine, label).await?;
             let rests = match record.status {
+                _ if record.suspended => true,
                 Status::Waiting => record.work.held.is_none(),
                 Status::Acting | Status::Choosing | Status::Looping => false,
                 Status::Errored | Status::Ended | Status::Deleted => true,

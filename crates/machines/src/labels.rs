@@ -60,17 +60,35 @@ pub struct Labels {
     runner: Arc<Runner>,
     /// The client, for the log.
     by: Arc<str>,
+    /// The idempotency key of a request: a repeat with the same key changes nothing.
+    key: Option<Arc<str>>,
+    /// The revision that the label must have.
+    revision: Option<u64>,
 }
 
 impl Labels {
     pub(crate) fn new(store: Arc<LabelStore>, runner: Arc<Runner>) -> Self {
-        Self { store, runner, by: Arc::from("a client") }
+        Self { store, runner, by: Arc::from("a client"), key: None, revision: None }
     }
 
     /// For this client, which the log of a label names.
     #[must_use]
     pub fn by(&self, client: &str) -> Self {
         Self { by: client.into(), ..self.clone() }
+    }
+
+    /// For one request with this idempotency key, which changes only a label of this revision.
+    #[must_use]
+    pub fn once(self, key: Option<&str>, revision: Option<u64>) -> Self {
+        Self { key: key.map(Arc::from), revision, ..self }
+    }
+
+    /// [`Error::OtherRevision`] unless the label has the revision that the request expects.
+    fn check_revision(&self, before: &Record) -> Result<(), Error> {
+        match self.revision {
+            Some(expected) if expected != before.revision => Err(Error::OtherRevision(before.revision)),
+            _ => Ok(()),
+        }
     }
 
     /// Creates a label. With `recreate`, also one whose name was deleted.
@@ -88,7 +106,7 @@ impl Labels {
         merge::check(metadata)?;
         let sent = serde_json::to_vec(metadata).unwrap_or_default();
         let request = key.map(|key| KeyedRequest::new(key, "create", &sent));
-        self.keyed((machine, label), request, |before, _, _| {
+        self.keyed((machine, label), request, |before, _, now_ms| {
             let incarnation = match before {
                 None => 1,
                 Some(before) if before.status != Status::Deleted => return Err(Error::Exists),
@@ -96,10 +114,12 @@ impl Labels {
                 Some(_) => return Err(Error::Deleted),
             };
             let mut record = Record::new(incarnation);
+            record.created_ms = now_ms;
             record.metadata = metadata.clone();
             // Numbers continue for a name that was used before, so that no visit number repeats.
             record.visit = before.map_or(0, |before| before.visit);
             record.taken = before.map(|before| before.taken.clone()).unwrap_or_default();
+            record.seen = before.map(|before| before.seen.clone()).unwrap_or_default();
             record.history = before.map(|before| before.history.clone()).unwrap_or_default();
             Ok(Edit::write(record, Some(Happened::Created)))
         })
@@ -109,7 +129,8 @@ impl Labels {
     /// Updates a label's metadata, and evaluates its gate.
     ///
     /// # Errors
-    /// [`Error::NoSuchLabel`], [`Error::Gone`], [`Error::BadMetadata`], [`Error::Conflict`], or a failure of the fabric.
+    /// [`Error::NoSuchLabel`], [`Error::Gone`], [`Error::BadMetadata`], [`Error::Conflict`], [`Error::OtherRevision`], or a
+    /// failure of the fabric.
     pub async fn update(&self, machine: &str, label: &str, update: &Update<'_>) -> Result<Answer, Error> {
         let metadata = update.metadata;
         let kind = if update.patch { "patch" } else { "merge" };
@@ -124,6 +145,7 @@ impl Labels {
                 Some(before) => before.clone(),
                 None => return Err(Error::NoSuchLabel),
             };
+            self.check_revision(&record)?;
             if update.patch {
                 merge::patch(&mut record.metadata, metadata);
             } else {
@@ -141,7 +163,7 @@ impl Labels {
             return Err(merge::TooMuch::NoObject.into());
         }
         let taken = (event.id, event.input);
-        let changed = self.keyed((machine, label), None, |before, version, _| {
+        let changed = self.keyed((machine, label), None, |before, version, now_ms| {
             if *version.active().origin != *event.origin {
                 // The event was published for a machine that was deleted.
                 return Err(Error::NoSuchVersion);
@@ -150,7 +172,10 @@ impl Labels {
                 Some(before) if before.status == Status::Deleted => return Err(Error::Gone),
                 Some(before) if before.has_taken(taken) => return Ok(Edit::Leave),
                 Some(before) => (before.clone(), Happened::Topic(event.topic, event.metadata)),
-                None if event.create => (Record::new(1), Happened::CreatedBy(event.topic, event.metadata)),
+                None if event.create => {
+                    let new = Record { created_ms: now_ms, ..Record::new(1) };
+                    (new, Happened::CreatedBy(event.topic, event.metadata))
+                }
                 None => return Err(Error::NoSuchLabel),
             };
             if let Some(metadata) = event.metadata {
@@ -191,25 +216,42 @@ impl Labels {
     /// Deletes a label. A missing label is not an error. Returns whether there was one.
     ///
     /// # Errors
-    /// [`Error::NoSuchMachine`], or a failure of the fabric.
+    /// [`Error::NoSuchMachine`], [`Error::Conflict`], [`Error::OtherRevision`], or a failure of the fabric.
     pub async fn delete(&self, machine: &str, label: &str) -> Result<bool, Error> {
-        self.store
-            .change((machine, label), &FeedAnswers::default(), |before, version, now_ms| {
+        let request = self.key.as_deref().map(|key| KeyedRequest::of(key, &Operation::Delete));
+        self.delete_once(machine, label, request).await
+    }
+
+    async fn delete_once(
+        &self,
+        machine: &str,
+        label: &str,
+        request: Option<KeyedRequest>,
+    ) -> Result<bool, Error> {
+        let done = self
+            .store
+            .change_keyed((machine, label), &FeedAnswers::default(), request, |before, version, now_ms| {
                 let Some(before) = before.filter(|before| before.status != Status::Deleted) else {
                     return Ok(Edit::Leave);
                 };
+                self.check_revision(before)?;
                 let record = before.deleted(version.number, now_ms);
                 let note = Operation::Delete.logged(&self.by);
                 Ok(Edit::Write { record, happened: None, rows: 1, note })
             })
-            .await
-            .map(|done| done.changed)
+            .await?;
+        if let (false, Some(request), Some(record)) = (done.changed, request, &done.record) {
+            request.answer_in(record)?;
+        }
+        // The key of a request that finds a deleted label is stored, too, and deletes nothing.
+        Ok(done.changed && done.moved)
     }
 
     /// Retries the action of an errored label, with a new count of attempts and the same token.
     ///
     /// # Errors
-    /// [`Error::NoSuchLabel`], [`Error::Gone`], [`Error::NotErrored`], or a failure of the fabric.
+    /// [`Error::NoSuchLabel`], [`Error::Gone`], [`Error::NotErrored`], [`Error::Conflict`], [`Error::OtherRevision`], or a
+    /// failure of the fabric.
     pub async fn retry(&self, machine: &str, label: &str) -> Result<Answer, Error> {
         let operated = self.operate(machine, label, &Operation::Retry).await?;
         operated.answer.ok_or(Error::NoSuchLabel)
@@ -219,46 +261,65 @@ impl Labels {
     ///
     /// # Errors
     /// [`Error::NoSuchLabel`], [`Error::Gone`], [`Error::NotErrored`], [`Error::NotActing`], [`Error::NoSuchState`],
-    /// [`Error::BadMetadata`], or a failure of the fabric.
+    /// [`Error::BadMetadata`], [`Error::Conflict`], [`Error::OtherRevision`], or a failure of the fabric.
     pub async fn operate(
         &self,
         machine: &str,
         label: &str,
         operation: &Operation,
     ) -> Result<Operated, Error> {
-        self.operate_once(machine, label, operation, None).await
+        let request = self.key.as_deref().map(|key| KeyedRequest::of(key, operation));
+        self.operate_keyed(machine, label, operation, request).await
     }
 
-    /// Applies an operation to a label; with a key, at most once.
+    /// Applies an operation of a task to a label, at most once. The key is stored only if the label changes.
     pub(crate) async fn operate_once(
         &self,
         machine: &str,
         label: &str,
         operation: &Operation,
-        key: Option<&str>,
+        key: &str,
+    ) -> Result<Operated, Error> {
+        let request = KeyedRequest::of(key, operation).only_changes();
+        self.clone().once(Some(key), None).operate_keyed(machine, label, operation, Some(request)).await
+    }
+
+    async fn operate_keyed(
+        &self,
+        machine: &str,
+        label: &str,
+        operation: &Operation,
+        request: Option<KeyedRequest>,
     ) -> Result<Operated, Error> {
         match operation {
             Operation::Delete => {
-                return Ok(Operated { changed: self.delete(machine, label).await?, answer: None });
+                let changed = self.delete_once(machine, label, request).await?;
+                return Ok(Operated { changed, answer: None });
             }
             Operation::Set { metadata, patch } => {
-                let update = Update { metadata, patch: *patch, key };
+                let update = Update { metadata, patch: *patch, key: self.key.as_deref() };
                 let answer = self.update(machine, label, &update).await?;
                 return Ok(Operated { changed: !answer.repeated, answer: Some(answer) });
             }
             _ => {}
         }
         let note = operation.note(&self.by);
-        let request = key.map(|key| KeyedRequest::new(key, operation.word(), &[]).only_changes());
         let edit = |before: Option<&Record>, version: &Version, _| match before {
             None => Err(Error::NoSuchLabel),
             Some(before) if before.status == Status::Deleted => Err(Error::Gone),
-            Some(before) => Ok(operation.edit(before, version, &note)?.noted(operation.logged(&self.by))),
+            Some(before) => {
+                self.check_revision(before)?;
+                Ok(operation.edit(before, version, &note)?.noted(operation.logged(&self.by)))
+            }
         };
         let answers = FeedAnswers::default();
         let done = self.store.change_keyed((machine, label), &answers, request, edit).await?;
         self.runner.follow(machine, label, &done);
-        let answer = done.record.map(Answer::of);
+        let repeated = match (&done.record, request) {
+            (Some(record), Some(request)) if !done.changed => request.answer_in(record)?,
+            _ => None,
+        };
+        let answer = repeated.or_else(|| done.record.map(Answer::of));
         Ok(Operated { changed: done.changed, answer })
     }
 }

@@ -74,7 +74,7 @@ impl Runner {
         let none = FeedAnswers::default();
         let undone = self.labels.change((machine, label), &none, |before, _, _| {
             let same = before.filter(|before| {
-                before.incarnation == record.incarnation
+                before.is_of_same_label(record)
                     && before.visit == record.visit
                     && before.status == Status::Acting
                     && before.work.attempts == record.work.attempts

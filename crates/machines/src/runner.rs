@@ -215,15 +215,17 @@ impl Runner {
                     return Err(Error::Contended);
                 }
             }
-            let visit = record.visit;
             let resumed = Happened::Resumed(moved + steps);
+            let same = |before: &&Record| {
+                before.is_of_same_label(&record)
+                    && before.visit == record.visit
+                    && before.status != Status::Deleted
+            };
             let mut done = self
                 .labels
-                .change((machine, label), &answers, |before, _, _| match before {
-                    Some(before) if before.visit == visit && before.status != Status::Deleted => {
-                        Ok(Edit::evaluate(before, resumed.clone()))
-                    }
-                    _ => Ok(Edit::Leave),
+                .change((machine, label), &answers, |before, _, _| {
+                    let before = before.filter(same);
+                    Ok(before.map_or(Edit::Leave, |before| Edit::evaluate(before, resumed.clone())))
                 })
                 .await?;
             done.turn.steps += steps;
@@ -301,7 +303,7 @@ impl Runner {
         let note = || Note { by: String::new(), entry: Some(entry.clone()) };
         self.labels
             .change(place, &FeedAnswers::default(), |before, version, now_ms| {
-                let Some(before) = before.filter(|one| one.incarnation == made_for.incarnation) else {
+                let Some(before) = before.filter(|one| one.is_of_same_label(made_for)) else {
                     return Ok(Edit::Leave);
                 };
                 if before.status == Status::Deleted {

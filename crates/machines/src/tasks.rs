@@ -152,10 +152,7 @@ impl TaskRunner {
         }
         // An invalid filter is rejected now.
         self.search.page(machine, &filter, None, 1).await?;
-        let id = match key {
-            None => format!("{:016x}", rand::rng().random::<u64>()),
-            Some(key) => id_of(machine, by, key),
-        };
+        let id = new_id(machine, by, key);
         let job = Job::Each(operation);
         match self.get(machine, &id).await {
             Err(Error::NoSuchTask) => self.store_new(id, machine, job, filter, rate, by).await,
@@ -182,16 +179,34 @@ impl TaskRunner {
         Ok(restored)
     }
 
-    /// Deletes a machine with all of its labels.
+    /// The deletion of a machine that the client started under this key. The machine may have been created again.
     ///
     /// # Errors
-    /// [`Error::NoSuchMachine`], [`Error::ApplyUnderWay`], [`Error::TooManyTasks`], or a failure of the fabric.
-    pub async fn delete_machine(&self, machine: &str, by: &str) -> Result<Task, Error> {
+    /// [`Error::Conflict`] if the key started another task, or a failure of the fabric.
+    pub async fn deletion(&self, machine: &str, by: &str, key: Option<&str>) -> Result<Option<Task>, Error> {
+        let Some(key) = key else { return Ok(None) };
+        match self.get(machine, &id_of(machine, by, key)).await {
+            Ok(task) if task.job == Job::DeleteMachine => Ok(Some(task)),
+            Ok(_) => Err(Error::Conflict),
+            Err(Error::NoSuchTask) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Deletes a machine with all of its labels. With a key, a repeat returns the task that was started first.
+    ///
+    /// # Errors
+    /// [`Error::NoSuchMachine`], [`Error::ApplyUnderWay`], [`Error::TooManyTasks`], [`Error::Conflict`], or a failure of the
+    /// fabric.
+    pub async fn delete_machine(&self, machine: &str, by: &str, key: Option<&str>) -> Result<Task, Error> {
+        if let Some(first) = self.deletion(machine, by, key).await? {
+            return Ok(first);
+        }
         self.definitions.current(machine).await?;
         if self.versions.applying().await?.iter().any(|one| one.machine == machine) {
             return Err(Error::ApplyUnderWay);
         }
-        let id = format!("{:016x}", rand::rng().random::<u64>());
+        let id = new_id(machine, by, key);
         let task = self.store_new(id, machine, Job::DeleteMachine, Filter::default(), None, by).await?;
         self.retire(machine).await?;
         tracing::info!(machine, by, "machine deleted; its labels follow");
@@ -352,7 +367,7 @@ impl TaskRunner {
         let names: Vec<String> = found.labels.into_iter().filter(was_there).map(|(name, _)| name).collect();
         let (labels, machine, key) = (&labels, &*machine, &*key);
         let work = |name: String| async move {
-            let result = labels.operate_once(machine, &name, operation, Some(key)).await;
+            let result = labels.operate_once(machine, &name, operation, key).await;
             (name, result.map(|operated| operated.changed))
         };
         let mut results = stream::iter(names).map(work).buffer_unordered(self.concurrency);
@@ -409,6 +424,11 @@ impl TaskRunner {
         self.versions.remove(&task.machine).await?;
         Ok(true)
     }
+}
+
+/// The ID of a new task.
+fn new_id(machine: &str, by: &str, key: Option<&str>) -> String {
+    key.map_or_else(|| format!("{:016x}", rand::rng().random::<u64>()), |key| id_of(machine, by, key))
 }
 
 /// The ID of the task that a client starts under an idempotency key.

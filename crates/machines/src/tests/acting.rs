@@ -283,3 +283,58 @@ async fn a_label_deleted_during_an_action_stays_deleted() {
     assert_eq!((&*back.state, back.incarnation), ("asked", 2));
     assert_eq!(world.machines.due.next(0).await.unwrap(), None);
 }
+
+/// Removes the record of the label, as its expiry does.
+async fn forget(world: &World) {
+    world.servers.fabric().command("DEL").arg("object:machine:m:a:data").run().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_label_whose_name_was_used_long_ago_has_tokens_of_its_own() {
+    let receiver = Receiver::start(&[]).await;
+    let world = World::new(&action(&format!("webhook: \"{}\"", receiver.url))).await;
+    for _ in 0..2 {
+        world.create("a", json!({})).await;
+        world.send_update("a", json!({"go": true})).await;
+        world.until("a", |record| &*record.state == "acted").await;
+        world.machines.labels.delete(M, "a").await.unwrap();
+        // Thirty days later nothing is known of it.
+        forget(&world).await;
+        world.time.advance(31 * 24 * 3_600_000);
+    }
+    let tokens = receiver.seen();
+    assert_eq!(tokens.len(), 2);
+    assert_ne!(tokens[0], tokens[1]);
+}
+
+#[tokio::test]
+async fn the_answer_for_a_deleted_label_does_not_move_a_later_label_of_its_name() {
+    let receiver = Receiver::holding().await;
+    let world = World::new(&action(&format!("webhook: \"{}\"", receiver.url))).await;
+    let attempts = async |count| {
+        eventually("the attempt", async || {
+            let seen = receiver.seen();
+            if seen.len() == count { Ok(()) } else { Err(format!("{seen:?}")) }
+        })
+        .await;
+    };
+    world.create("a", json!({})).await;
+    world.send_update("a", json!({"go": true})).await;
+    attempts(1).await;
+    forget(&world).await;
+    world.time.advance(1_000);
+    world.create("a", json!({})).await;
+    world.send_update("a", json!({"go": true})).await;
+    attempts(2).await;
+    let acting = world.label("a").await;
+    receiver.held.add_permits(1);
+    // The permit is for the attempt that waits longest.
+    eventually("the first attempt to end", async || {
+        let left = world.machines.service.runner.tasks.len();
+        if left == 1 { Ok(()) } else { Err(format!("{left} are left")) }
+    })
+    .await;
+    assert_eq!(world.label("a").await, acting);
+    receiver.held.add_permits(1);
+    world.until("a", |record| &*record.state == "acted").await;
+}

@@ -377,6 +377,14 @@ async fn run(world: &World, outside: &Outside, seed: u64) -> Option<u64> {
                     mortals.update(&label.name, &key, update).await;
                 }
             }
+            Round::Interrupted(updates) => {
+                for (label, update) in labels.iter().zip(updates) {
+                    let Some(update) = update else { continue };
+                    mortals.update(&label.name, &key, update).await;
+                }
+                mortals.task(&format!("{key}-suspend"), &Operation::Suspend).await;
+                mortals.task(&format!("{key}-resume"), &Operation::Resume).await;
+            }
             Round::Task(update) => mortals.task(&key, &set(update)).await,
             Round::Suspended(update) => {
                 mortals.task(&format!("{key}-suspend"), &Operation::Suspend).await;
@@ -488,8 +496,9 @@ async fn expect(world: &World, label: &Tracked<'_>, published: &[Value], outside
     assert_eq!((record.visit, record.due_ms()), (path.len() as u64, None), "{name} rests: {record:?}");
     expect_history(&record, path);
     let acts = label.naive.acts();
+    let of = (record.created_ms, 1);
     let tokens: BTreeMap<String, bool> =
-        acts.map(|(visit, state, certain)| (token(M, name, 1, visit, state), certain)).collect();
+        acts.map(|(visit, state, certain)| (token(M, name, of, visit, state), certain)).collect();
     let came: BTreeSet<String> =
         outside.came.lock().unwrap().get(name).into_iter().flat_map(BTreeMap::keys).cloned().collect();
     let certain = tokens.iter().filter(|(token, certain)| **certain || came.contains(*token));

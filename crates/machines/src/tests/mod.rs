@@ -26,5 +26,6 @@ mod scripts;
 mod secrets;
 mod shards;
 mod support;
+mod suspended;
 mod tables;
 mod times;

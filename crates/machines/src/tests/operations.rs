@@ -282,7 +282,7 @@ async fn a_machine_is_deleted_with_its_labels_and_its_name_can_be_used_again() {
         world.create(&format!("l{n:03}"), json!({"plan": "pro"})).await;
     }
     world.send_update("l000", json!({"a": 1, "b": 2})).await;
-    let task = world.machines.tasks.delete_machine(M, "ada").await.unwrap();
+    let task = world.machines.tasks.delete_machine(M, "ada", None).await.unwrap();
     assert!(matches!(world.machines.definitions.current(M).await, Err(Error::NoSuchMachine)));
     // Another process learns it at its next change, and a definition cannot be applied in the meantime.
     let update = crate::Update { metadata: &json!({"a": 1}), patch: false, key: None };
@@ -299,6 +299,24 @@ async fn a_machine_is_deleted_with_its_labels_and_its_name_can_be_used_again() {
     assert_eq!(applied.version, 2);
     let created = world.machines.labels.create(M, "l001", &json!({}), true, None).await.unwrap();
     assert_eq!(created.visit, 2);
+}
+
+#[tokio::test]
+async fn a_repeated_deletion_of_a_machine_does_not_delete_a_machine_that_was_created_again() {
+    let world = World::new(GATES).await;
+    world.create("a", json!({})).await;
+    let tasks = &world.machines.tasks;
+    let first = tasks.delete_machine(M, "ada", Some("k1")).await.unwrap();
+    world.work_off().await;
+    // The repeat finds the task also while there is no machine.
+    assert_eq!(tasks.delete_machine(M, "ada", Some("k1")).await.unwrap().id, first.id);
+    world.machines.applier.apply(&machine(GATES), 0, "test", &BTreeMap::new()).await.unwrap();
+    let repeat = tasks.delete_machine(M, "ada", Some("k1")).await.unwrap();
+    assert_eq!((repeat.id, repeat.state), (first.id, TaskState::Done));
+    assert_eq!(world.machines.definitions.current(M).await.unwrap().number, 2);
+    // The key belongs to the whole request.
+    let other = tasks.start(M, Operation::Suspend, Filter::default(), None, "ada", Some("k1")).await;
+    assert!(matches!(other, Err(Error::Conflict)), "{other:?}");
 }
 
 #[tokio::test]
@@ -328,4 +346,72 @@ async fn another_index_evaluates_no_unchanged_gate() {
     world.apply(GATES, 1).await;
     assert_eq!(&*world.label("a").await.state, "asked");
     assert_eq!(world.found(with("plan", json!("pro"))).await, ["a"]);
+}
+
+#[tokio::test]
+async fn an_operation_with_an_idempotency_key_is_applied_once() {
+    let receiver = Receiver::holding().await;
+    let url = &receiver.url;
+    let world = World::new(&format!(
+        "
+state_machines:
+  m:
+    states:
+      - {{action: first, webhook: \"{url}\", next: second}}
+      - {{action: second, webhook: \"{url}\", next: done}}
+      - {{gate: done}}
+"
+    ))
+    .await;
+    world.create("a", json!({})).await;
+    let once = |key| world.machines.labels.by("ada").once(Some(key), None);
+    let skip = async || once("k1").operate(M, "a", &Operation::Skip).await.unwrap();
+    let (first, repeat) = (skip().await, skip().await);
+    assert!(first.changed && !repeat.changed);
+    let (first, repeat) = (first.answer.unwrap(), repeat.answer.unwrap());
+    assert_eq!((&*first.state, &*repeat.state, repeat.repeated), ("second", "second", true));
+    assert_eq!(&*world.label("a").await.state, "second");
+    // The key belongs to the whole request.
+    let moved = Operation::Move { to: "done".to_owned() };
+    assert!(matches!(once("k1").operate(M, "a", &moved).await, Err(Error::Conflict)));
+    // An operation that changes nothing is remembered, too.
+    assert!(matches!(once("k2").retry(M, "a").await, Err(Error::NotErrored)));
+    once("k3").operate(M, "a", &Operation::Resume).await.unwrap();
+    once("k4").operate(M, "a", &Operation::Suspend).await.unwrap();
+    once("k3").operate(M, "a", &Operation::Resume).await.unwrap();
+    assert!(world.label("a").await.suspended);
+}
+
+#[tokio::test]
+async fn a_repeated_deletion_does_not_delete_a_label_that_was_created_again() {
+    let world = World::new(GATES).await;
+    let labels = &world.machines.labels;
+    let delete = async |key| labels.by("ada").once(Some(key), None).delete(M, "a").await.unwrap();
+    world.create("a", json!({})).await;
+    assert!(delete("k1").await);
+    // This one finds a deleted label.
+    assert!(!delete("k2").await);
+    labels.create(M, "a", &json!({}), true, None).await.unwrap();
+    assert!(!delete("k1").await && !delete("k2").await);
+    assert_eq!(world.label("a").await.incarnation, 2);
+    assert!(delete("k3").await);
+}
+
+#[tokio::test]
+async fn a_request_that_expects_another_revision_changes_nothing() {
+    let world = World::new(GATES).await;
+    world.create("a", json!({})).await;
+    world.send_update("a", json!({"n": 1})).await;
+    let at = |revision| world.machines.labels.by("ada").once(None, Some(revision));
+    let moved = Operation::Move { to: "done".to_owned() };
+    assert!(matches!(at(1).operate(M, "a", &moved).await, Err(Error::OtherRevision(2))));
+    assert!(matches!(at(1).delete(M, "a").await, Err(Error::OtherRevision(2))));
+    let update = crate::Update { metadata: &json!({"n": 2}), patch: false, key: None };
+    assert!(matches!(at(1).update(M, "a", &update).await, Err(Error::OtherRevision(2))));
+    assert_eq!(at(2).operate(M, "a", &moved).await.unwrap().answer.unwrap().state, "done");
+    // The answer to a repeat does not depend on the revision that the first request made.
+    let keyed = || world.machines.labels.by("ada").once(Some("k"), Some(3));
+    assert!(keyed().operate(M, "a", &Operation::Suspend).await.unwrap().changed);
+    assert!(!keyed().operate(M, "a", &Operation::Suspend).await.unwrap().changed);
+    assert!(at(4).delete(M, "a").await.unwrap());
 }

@@ -360,22 +360,28 @@ pub(super) enum Round {
     Task(Facts),
     /// All labels are suspended, updated, and resumed, by tasks.
     Suspended(Facts),
+    /// As updates, but all labels are suspended while they follow, and resumed when nothing happens any more.
+    Interrupted(Vec<Option<Facts>>),
     /// Another version of the definition, with these names of states.
     Version(Names),
 }
 
 /// The rounds of one seed.
 pub(super) fn rounds(random: &mut StdRng, states: usize, labels: usize) -> Vec<Round> {
-    let updates = |random: &mut StdRng| {
+    let each = |random: &mut StdRng| {
         let one = |random: &mut StdRng| random.random_bool(0.8).then(|| facts(random, 3));
-        Round::Updates((0..labels).map(|_| one(random)).collect())
+        (0..labels).map(|_| one(random)).collect()
     };
+    let updates = |random: &mut StdRng| Round::Updates(each(random));
     let mut rounds: Vec<Round> = (0..random.random_range(0..4)).map(|_| updates(random)).collect();
     if random.random_bool(0.5) {
         rounds.push(Round::Task(facts(random, 3)));
     }
     if random.random_bool(0.3) {
         rounds.push(Round::Suspended(facts(random, 3)));
+    }
+    if random.random_bool(0.5) {
+        rounds.push(Round::Interrupted(each(random)));
     }
     if random.random_bool(0.5) {
         let renamed = (0..states).filter(|_| random.random_bool(0.4)).collect();
@@ -449,7 +455,7 @@ impl<'a> Naive<'a> {
     pub(super) fn round(&mut self, label: usize, round: &Round) {
         self.left = MAX_MOVES;
         match round {
-            Round::Updates(updates) => {
+            Round::Updates(updates) | Round::Interrupted(updates) => {
                 if let Some(update) = &updates[label] {
                     self.send_update(update);
                 }

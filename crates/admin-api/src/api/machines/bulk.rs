@@ -15,6 +15,7 @@ use utoipa_axum::{router::OpenApiRouter, routes};
 use super::{
     ManageMachines, ReadMachines, TellFacts,
     confined::OfMachine,
+    key,
     params::{MachineName, label_name},
     removes,
     views::{changed, row},
@@ -240,19 +241,23 @@ fn item_result(name: String, result: Result<signalbox_machines::Answer, Problem>
 }
 
 /// Retry the actions of all errored labels
+///
+/// With an `Idempotency-Key`, a repeat retries no label that the first request has retried.
 #[utoipa::path(post, path = "/state-machines/{machine}/retry", params(Which), responses((status = 200, body = Retried),
-    (status = "default", description = "404 unknown_state | 503 fabric_full, busy")))]
+    (status = "default", description = "404 unknown_state | 422 invalid_idempotency_key, idempotency_conflict | \
+        503 fabric_full, busy")))]
 async fn retry_all(
     OfMachine { 0: caller, .. }: OfMachine<ManageMachines>,
     State(app): State<App>,
     Path(MachineName(machine)): Path<MachineName>,
     Query(which): Query<Which>,
+    headers: HeaderMap,
 ) -> Result<Answer<Retried>, Problem> {
     let version = app.machines.definitions.current(&machine).await?;
     if let Some(state) = which.state.as_ref().filter(|state| version.machine.state(state).is_none()) {
         return Err(Error::NoSuchState(state.clone()).into());
     }
-    let labels = app.machines.labels.by(&caller.name);
+    let labels = app.machines.labels.by(&caller.name).once(key(&headers)?, None);
     let (mut retried, mut cursor) = (0, None::<String>);
     loop {
         let errored = Some(Status::Errored);
@@ -266,7 +271,7 @@ async fn retry_all(
                 }
             }
             match labels.retry(&machine, &name).await {
-                Ok(_) => retried += 1,
+                Ok(answer) => retried += u64::from(!answer.repeated),
                 // Another request was faster.
                 Err(Error::NotErrored | Error::Gone | Error::NoSuchLabel) => {}
                 // It keeps the others from nothing.

@@ -28,7 +28,7 @@ pub(super) fn routes() -> OpenApiRouter<App> {
     OpenApiRouter::new().routes(routes!(show, create, update, delete)).routes(routes!(retry))
 }
 
-/// Options for creating or updating a label.
+/// Options for creating a label.
 #[derive(Debug, Deserialize, utoipa::IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
@@ -37,6 +37,26 @@ pub(crate) struct Asked {
     recreate: Option<bool>,
     /// Answer when the label has settled: `5s`, at most `60s`.
     wait: Option<String>,
+}
+
+/// Options for updating a label.
+#[derive(Debug, Deserialize, utoipa::IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(crate) struct UpdateOptions {
+    /// Change the label only if it has this revision.
+    revision: Option<u64>,
+    /// Answer when the label has settled: `5s`, at most `60s`.
+    wait: Option<String>,
+}
+
+/// The revision that a request expects.
+#[derive(Debug, Deserialize, utoipa::IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(crate) struct Expected {
+    /// Change the label only if it has this revision.
+    pub(super) revision: Option<u64>,
 }
 
 /// Show a label
@@ -84,16 +104,16 @@ async fn create(
 ///
 /// Objects are merged recursively, lists and scalars are replaced, null is stored; with
 /// `application/merge-patch+json`, null removes a member. If this triggers a gate that needs no feed, the gate is
-/// evaluated before the answer.
-#[utoipa::path(patch, path = "/state-machines/{machine}/labels/{label}", params(Asked), request_body = Facts,
+/// evaluated before the answer. With an `Idempotency-Key`, a repeat returns the first answer and changes nothing.
+#[utoipa::path(patch, path = "/state-machines/{machine}/labels/{label}", params(UpdateOptions), request_body = Facts,
     responses((status = 200, body = Changed),
-    (status = "default", description = "422 invalid_metadata, invalid_idempotency_key, idempotency_conflict | \
-        410 label_deleted")))]
+    (status = "default", description = "409 conflict | 410 label_deleted | \
+        422 invalid_metadata, invalid_idempotency_key, idempotency_conflict")))]
 async fn update(
     OfMachine { 0: caller, .. }: OfMachine<TellFacts>,
     State(app): State<App>,
     Path((machine, label)): Path<(MachineName, LabelName)>,
-    Query(asked): Query<Asked>,
+    Query(asked): Query<UpdateOptions>,
     headers: HeaderMap,
     RawBytes(body): RawBytes,
 ) -> Result<Answer<Changed>, Problem> {
@@ -101,7 +121,8 @@ async fn update(
     let _place = wait.map(|_| app.limits.waits.take(&caller)).transpose()?;
     let (metadata, patch) = facts(&headers, &body)?;
     let update = Update { metadata: &metadata, patch, key };
-    let mut answer = app.machines.labels.by(&caller.name).update(&machine, &label, &update).await?;
+    let labels = app.machines.labels.by(&caller.name).once(key, asked.revision);
+    let mut answer = labels.update(&machine, &label, &update).await?;
     if let Some(wait) = wait.filter(|_| !answer.repeated) {
         answer = app.machines.label_store.wait_until_at_rest(&machine, &label, wait).await?;
     }
@@ -110,28 +131,39 @@ async fn update(
 
 /// Delete a label
 ///
-/// Its metadata is removed; its name and history are kept for thirty days.
-#[utoipa::path(delete, path = "/state-machines/{machine}/labels/{label}",
-    responses((status = 204, description = "Deleted, or did not exist")))]
+/// Its metadata is removed; its name and history are kept for thirty days. With an `Idempotency-Key`, a repeat does not delete
+/// a label that was created again.
+#[utoipa::path(delete, path = "/state-machines/{machine}/labels/{label}", params(Expected),
+    responses((status = 204, description = "Deleted, or did not exist"),
+    (status = "default", description = "409 conflict | 422 invalid_idempotency_key, idempotency_conflict")))]
 async fn delete(
     OfMachine { 0: caller, .. }: OfMachine<TellFacts>,
     State(app): State<App>,
     Path((machine, label)): Path<(MachineName, LabelName)>,
+    Query(Expected { revision }): Query<Expected>,
+    headers: HeaderMap,
 ) -> Result<StatusCode, Problem> {
-    app.machines.labels.by(&caller.name).delete(&machine, &label).await?;
+    let labels = app.machines.labels.by(&caller.name).once(key(&headers)?, revision);
+    labels.delete(&machine, &label).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 
 /// Retry the action of an errored label
 ///
-/// The attempts are counted from zero; the token stays the same.
-#[utoipa::path(post, path = "/state-machines/{machine}/labels/{label}/retry", responses((status = 200, body = Changed),
-    (status = "default", description = "409 label_not_errored | 410 label_deleted")))]
+/// The attempts are counted from zero; the token stays the same. With an `Idempotency-Key`, a repeat returns the first answer
+/// and changes nothing.
+#[utoipa::path(post, path = "/state-machines/{machine}/labels/{label}/retry", params(Expected),
+    responses((status = 200, body = Changed),
+    (status = "default", description = "409 label_not_errored, conflict | 410 label_deleted | \
+        422 invalid_idempotency_key, idempotency_conflict")))]
 async fn retry(
     OfMachine { 0: caller, .. }: OfMachine<ManageMachines>,
     State(app): State<App>,
     Path((machine, label)): Path<(MachineName, LabelName)>,
+    Query(Expected { revision }): Query<Expected>,
+    headers: HeaderMap,
 ) -> Result<Answer<Changed>, Problem> {
-    let answer = app.machines.labels.by(&caller.name).retry(&machine, &label).await?;
+    let labels = app.machines.labels.by(&caller.name).once(key(&headers)?, revision);
+    let answer = labels.retry(&machine, &label).await?;
     Ok(Answer(changed(label.0, answer)))
 }

@@ -19,6 +19,7 @@ impl From<Error> for Problem {
             Error::Gone => Self::new(StatusCode::GONE, "label_deleted", text),
             Error::Exists => conflict("label_exists").with("hint", "use PATCH to update an existing label"),
             Error::Deleted => conflict("label_deleted").with("hint", "use ?recreate=true to create it again"),
+            Error::OtherRevision(revision) => conflict("conflict").with("revision", revision),
             Error::NotErrored => conflict("label_not_errored"),
             Error::NotActing => conflict("label_not_acting"),
             Error::NoSuchState(_) => Self::not_found("unknown_state", text),

@@ -14,6 +14,7 @@ use super::{
     bulk::age,
     confined::OfMachine,
     key,
+    labels::Expected,
     params::{LabelName, MachineName},
     views::{changed, moment},
 };
@@ -118,20 +119,23 @@ fn view(task: signalbox_machines::Task) -> Task {
 ///
 /// `retry` a failed action, also before its next attempt is due; `evaluate` the gate now; `skip` an action as if it were
 /// done; `cancel` its retries; `suspend` and `resume`; `move` to a state (`to`); `set` metadata; `delete`. The history names
-/// the token.
-#[utoipa::path(post, path = "/state-machines/{machine}/labels/{label}/operations", request_body = LabelOperation,
+/// the token. With an `Idempotency-Key`, a repeat returns the first answer and changes nothing.
+#[utoipa::path(post, path = "/state-machines/{machine}/labels/{label}/operations", params(Expected), request_body = LabelOperation,
     responses((status = 200, body = Changed), (status = 204, description = "The label was deleted"),
-    (status = "default", description = "404 unknown_state | 409 label_not_errored, label_not_acting | \
-        410 label_deleted | 422 invalid_operation, invalid_metadata")))]
+    (status = "default", description = "404 unknown_state | 409 label_not_errored, label_not_acting, conflict | \
+        410 label_deleted | 422 invalid_operation, invalid_metadata, invalid_idempotency_key, idempotency_conflict")))]
 async fn operate(
     OfMachine { 0: caller, .. }: OfMachine<ManageMachines>,
     State(app): State<App>,
     Path((machine, label)): Path<(MachineName, LabelName)>,
+    Query(Expected { revision }): Query<Expected>,
+    headers: HeaderMap,
     Json(asked): Json<LabelOperation>,
 ) -> Result<axum::response::Response, Problem> {
     use axum::response::IntoResponse as _;
     let operation = operation(&asked.operation, asked.to, asked.metadata)?;
-    let operated = app.machines.labels.by(&caller.name).operate(&machine, &label, &operation).await?;
+    let labels = app.machines.labels.by(&caller.name).once(key(&headers)?, revision);
+    let operated = labels.operate(&machine, &label, &operation).await?;
     Ok(match operated.answer {
         Some(answer) => Answer(changed(label.0, answer)).into_response(),
         None => StatusCode::NO_CONTENT.into_response(),
@@ -212,21 +216,27 @@ pub(crate) struct Confirmation {
 /// Delete a machine
 ///
 /// With all of its labels and versions. The machine is gone immediately; a task deletes its labels. `confirm` repeats the
-/// name.
+/// name. With an `Idempotency-Key`, a repeat returns the task that was started first.
 #[utoipa::path(delete, path = "/state-machines/{machine}", params(Confirmation), responses((status = 202, body = Task),
-    (status = "default", description = "409 apply_under_way, too_many_tasks | 422 invalid_confirm")))]
+    (status = "default", description = "409 apply_under_way, too_many_tasks | \
+        422 invalid_confirm, invalid_idempotency_key, idempotency_conflict")))]
 async fn delete_machine(
     OfMachine { 0: caller, .. }: OfMachine<ManageMachines>,
     State(app): State<App>,
     Path(MachineName(machine)): Path<MachineName>,
     Query(Confirmation { confirm }): Query<Confirmation>,
+    headers: HeaderMap,
 ) -> Result<(StatusCode, Answer<Task>), Problem> {
+    let key = key(&headers)?;
+    if let Some(first) = app.machines.tasks.deletion(&machine, &caller.name, key).await? {
+        return Ok((StatusCode::ACCEPTED, Answer(view(first))));
+    }
     app.machines.definitions.current(&machine).await?;
     if confirm.as_deref() != Some(&*machine) {
         let detail =
             format!("this deletes the machine with all of its labels; confirm it with ?confirm={machine}");
         return Err(Problem::unprocessable("invalid_confirm", detail));
     }
-    let task = app.machines.tasks.delete_machine(&machine, &caller.name).await?;
+    let task = app.machines.tasks.delete_machine(&machine, &caller.name, key).await?;
     Ok((StatusCode::ACCEPTED, Answer(view(task))))
 }

@@ -1,0 +1,126 @@
+//! Suspended labels: what happens in the meantime takes effect when they are resumed.
+
+use serde_json::json;
+use signalbox_testkit::eventually;
+use tokio::sync::Semaphore;
+
+use super::{
+    faults::quiet,
+    support::{M, Receiver, World},
+};
+use crate::{
+    Error, Operation,
+    record::{Cause, Record, Status},
+};
+
+async fn operate(world: &World, label: &str, operation: Operation) -> Result<String, Error> {
+    let operated = world.machines.labels.by("ada").operate(M, label, &operation).await?;
+    Ok(operated.answer.map_or_else(String::new, |answer| answer.state))
+}
+
+/// Two actions with gates between them that open on entry; the failure of the first action leads to `failed`.
+fn chain(url: &str) -> String {
+    format!(
+        "
+state_machines:
+  m:
+    states:
+      - {{action: first, webhook: \"{url}\", retry: {{attempts: 1}}, on_error: [{{next: failed}}], next: between}}
+      - {{gate: between, exit_condition: \"true\", triggers: [{{event: entry}}], next: second}}
+      - {{action: second, webhook: \"{url}\", next: over}}
+      - {{gate: over}}
+      - {{gate: failed, exit_condition: \"true\", triggers: [{{event: entry}}], next: second}}
+"
+    )
+}
+
+/// The states of a label's history.
+fn path(record: &Record) -> Vec<&str> {
+    record.history.iter().map(|row| row.to.as_deref().unwrap_or_default()).collect()
+}
+
+#[tokio::test]
+async fn the_outcome_of_an_attempt_moves_a_suspended_label_when_it_is_resumed() {
+    for (answer, next) in [(200, "between"), (422, "failed")] {
+        let receiver = Receiver::start(&[answer]).await;
+        receiver.held.forget_permits(Semaphore::MAX_PERMITS);
+        let world = World::new(&chain(&receiver.url)).await;
+        world.create("a", json!({})).await;
+        eventually("the attempt", async || {
+            let seen = receiver.seen();
+            if seen.len() == 1 { Ok(()) } else { Err(format!("{seen:?}")) }
+        })
+        .await;
+        operate(&world, "a", Operation::Suspend).await.unwrap();
+        receiver.held.add_permits(1);
+        quiet([&world.machines]).await;
+        let record = world.label("a").await;
+        assert_eq!(path(&record), ["first"], "{record:?}");
+        assert_eq!(record.due_ms(), None);
+        receiver.held.add_permits(10);
+        operate(&world, "a", Operation::Resume).await.unwrap();
+        let record = world.until("a", |record| &*record.state == "over").await;
+        assert_eq!(path(&record), ["first", next, "second", "over"]);
+        assert_eq!(receiver.seen().len(), 2);
+    }
+}
+
+#[tokio::test]
+async fn a_suspended_label_that_is_moved_or_skipped_continues_when_it_is_resumed() {
+    let receiver = Receiver::holding().await;
+    let world = World::new(&chain(&receiver.url)).await;
+    for label in ["moved", "skipped", "acting"] {
+        world.create(label, json!({})).await;
+        operate(&world, label, Operation::Suspend).await.unwrap();
+    }
+    operate(&world, "moved", Operation::Move { to: "between".to_owned() }).await.unwrap();
+    operate(&world, "acting", Operation::Move { to: "second".to_owned() }).await.unwrap();
+    operate(&world, "skipped", Operation::Skip).await.unwrap();
+    assert_eq!(path(&world.label("moved").await), ["first", "between"]);
+    assert_eq!(path(&world.label("acting").await), ["first", "second"]);
+    assert_eq!(path(&world.label("skipped").await), ["first"]);
+    receiver.held.add_permits(10);
+    for label in ["moved", "skipped", "acting"] {
+        operate(&world, label, Operation::Resume).await.unwrap();
+        world.until(label, |record| &*record.state == "over").await;
+    }
+    for label in ["moved", "skipped"] {
+        let record = world.label(label).await;
+        assert_eq!(path(&record), ["first", "between", "second", "over"], "{record:?}");
+        assert_eq!(record.history[1].cause, Cause::Moved, "{record:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_suspended_label_meets_another_definition_when_it_is_resumed() {
+    let receiver = Receiver::start(&[]).await;
+    let with = |gate: &str, last: &str| {
+        format!(
+            "
+state_machines:
+  m:
+    states:
+      - {{gate: first, exit_condition: {gate}, triggers: [{{metadata: go}}], deadline: {{after: 90d, next: last}}, next: over}}
+      - {last}
+      - {{gate: over}}
+"
+        )
+    };
+    let action = format!("{{action: last, webhook: \"{}\"}}", receiver.url);
+    let gate = "{gate: last, exit_condition: \"true\", triggers: [{event: entry}], next: over}";
+    let world = World::new(&with("metadata.go = 2", &action)).await;
+    for label in ["gate", "kind"] {
+        world.create(label, json!({"go": 1})).await;
+    }
+    operate(&world, "kind", Operation::Move { to: "last".to_owned() }).await.unwrap();
+    world.until("kind", |record| record.status == Status::Ended).await;
+    for label in ["gate", "kind"] {
+        operate(&world, label, Operation::Suspend).await.unwrap();
+    }
+    world.apply(&with("metadata.go = 1", gate), 1).await;
+    assert_eq!(path(&world.label("gate").await), ["first"]);
+    assert_eq!(path(&world.label("kind").await), ["first", "last"]);
+    for label in ["gate", "kind"] {
+        assert_eq!(operate(&world, label, Operation::Resume).await.unwrap(), "over");
+    }
+}
