@@ -11,7 +11,7 @@ use tokio::time::sleep;
 use super::{Error, Handle};
 
 /// Maximum number of batches of one subscriber whose events are counted; beyond that only the lanes are checked.
-const MAX_BATCHES: u64 = 10_000;
+const MAX_BATCHES: u64 = 2_000;
 /// Between the first look and the second.
 const BETWEEN_LOOKS: Duration = Duration::from_millis(200);
 

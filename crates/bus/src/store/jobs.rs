@@ -27,8 +27,10 @@ static AUDIT: Script<FabricRole> = Script::composed("audit", &[include_str!("../
 
 /// Maximum number of workers whose heartbeats are written in one call.
 const MAX_BEATS: usize = 500;
-/// Maximum acknowledgements in one call. It limits how long a call blocks Redis.
-pub(super) const MAX_ACKS: usize = 32;
+/// Maximum acknowledgements in one call, and events in their batches, if there is more than one. They limit how long a call
+/// blocks Redis.
+const MAX_ACKS: usize = 32;
+const MAX_ACKED: usize = 5_000;
 
 /// Batches of a lane in which an event is searched, from the next one to be delivered.
 const SKIP_BATCHES: usize = 200;
@@ -125,6 +127,16 @@ pub(crate) enum Nacked {
     Done,
     /// Done, and the subscriber was in full health until now.
     PacingBegins,
+}
+
+/// How many acknowledgements share a call.
+pub(super) fn shared_acks(acks: &[Ack]) -> usize {
+    let mut events = 0;
+    let fits = |ack: &&Ack| {
+        events += ack.events;
+        events <= MAX_ACKED
+    };
+    acks.iter().take(MAX_ACKS).take_while(fits).count().max(1)
 }
 
 /// Acknowledges batches in one call. If that fails because of the data of one of them, the others are acknowledged
@@ -224,16 +236,21 @@ impl Store {
         keep: (u64, u64),
     ) -> Result<bool, Error> {
         let bus = self.bus();
-        let call = self.lanes_call(&BURY).key(&bus.dead(&held.token)).key(&bus.dead_bytes());
-        let call = self
-            .held_args(call, held)
-            .arg(timeout_ms)
-            .arg(why)
-            .arg(u8::from(attempted))
-            .arg(keep.0)
-            .arg(keep.1)
-            .arg(-2);
-        Ok(call.run::<i64>(self.redis()).await? == 1)
+        loop {
+            let call = self.lanes_call(&BURY).key(&bus.dead(&held.token)).key(&bus.dead_bytes());
+            let call = self
+                .held_args(call, held)
+                .arg(timeout_ms)
+                .arg(why)
+                .arg(u8::from(attempted))
+                .arg(keep.0)
+                .arg(keep.1)
+                .arg(-2);
+            match call.run::<i64>(self.redis()).await? {
+                2 => {}
+                done => return Ok(done == 1),
+            }
+        }
     }
 
     fn held_args<'a>(
