@@ -43,8 +43,7 @@ pub async fn watch<R: Role>(redis: &Redis<R>) {
 /// If the server does not answer.
 pub async fn longest_ms<R: Role>(redis: &Redis<R>) -> f64 {
     type Executed = (u64, u64, u64, Vec<Vec<u8>>, String, String);
-    let executed: Vec<Executed> =
-        redis.command("SLOWLOG").arg(("GET", -1)).query().await.expect("a reply");
+    let executed: Vec<Executed> = redis.command("SLOWLOG").arg(("GET", -1)).query().await.expect("a reply");
     let own = |call: &[Vec<u8>]| call.first().is_some_and(|name| name == b"SLOWLOG" || name == b"CONFIG");
     let longest = executed.iter().filter(|(_, _, _, call, ..)| !own(call)).map(|(_, _, us, ..)| *us).max();
     f64::from(u32::try_from(longest.unwrap_or_default()).unwrap_or(u32::MAX)) / 1000.0

@@ -68,7 +68,7 @@ async fn a_list_of_dead_letters_shrinks_to_a_lower_limit_in_short_calls() {
         assert!(now < left, "{now} after {left}");
         left = now;
     }
-    let bytes: i64 = number(&redis, "HGET", &["bus:dead_bytes", "s"]).await;
+    let bytes: i64 = number(&redis, "HGET", &["bus:dead.bytes", "s"]).await;
     let letters: Vec<Vec<u8>> = hands.store.dead("s", 0, 100).await.unwrap();
     assert_eq!(bytes, letters.iter().map(|letter| letter.len() as i64).sum::<i64>());
 }
@@ -161,10 +161,32 @@ async fn measure<T>(redis: &Fabric, what: &str, size: &str, work: impl Future<Ou
     result
 }
 
+/// Writes a batch of 10,000 events with their bodies into a lane, as 25 publishes of 400 events would.
+/// ARGV: lane, number of the batch, the first id, unix ms.
+const BATCH: &str = r"
+local call, lane, n, id, now = redis.call, ARGV[1], ARGV[2], tonumber(ARGV[3]), ARGV[4]
+local bid, segment = string.format('batch%015d', n), string.format('%d', math.floor(id / 64000000))
+local job = cmsgpack.pack({ 'lane', { 's', 1, tonumber(lane) } })
+call('RPUSH', 'bus:batch:' .. bid, 's', now, '0')
+for at = 0, 9999 do
+  local text = string.format('%.0f', id + at)
+  call('RPUSH', 'bus:batch:' .. bid, text)
+  call('HSET', 'bus:log:' .. segment, text, text .. string.rep('x', 100))
+end
+call('HSET', 'bus:generations:s', '1:lanes', 64)
+call('HINCRBY', 'bus:generations:s', '1', 1)
+call('HINCRBY', 'bus:log:' .. segment .. ':held', 's', 10000)
+call('HINCRBY', 'bus:log', segment, 1200000)
+call('ZADD', 'bus:batches:index', now, bid)
+call('HINCRBY', 'bus:batches:gauges:event', 's', 10000)
+call('HINCRBY', 'bus:batches:gauges:batch', 's', 1)
+call('RPUSH', 'bus:batches:ready:s:1.' .. lane, bid)
+if call('SADD', 'bus:jobs:index:main', job) == 1 then call('RPUSH', 'bus:jobs:instant:main', job) end
+return 1";
+
 #[tokio::test]
 #[ignore = "fills a server to the sizes of docs/performance.md and prints times; make soak"]
 async fn soak_of_large_lanes() {
-    const WAITING: usize = 1_000_000;
     let server = Server::in_memory().await;
     let mut hands = Hands::new(&server, vec![subscriber("s", 64, 10_000, 0)]).await;
     hands.options.batch_bytes = 1 << 30;
@@ -172,14 +194,28 @@ async fn soak_of_large_lanes() {
     let objects: Vec<String> = (0..400).map(|n| format!("o{n}")).collect();
     let objects: Vec<&str> = objects.iter().map(String::as_str).collect();
     let size = "1,000,000 waiting events, batches of 10,000";
-    measure(&redis, "publish 400 events", size, async {
-        for _ in 0..WAITING / 400 {
-            hands.publish_urls(&objects).await;
-        }
-    })
-    .await;
+    let first = (START_MS - crate::event::ID_EPOCH_MS) * 6_400;
+    for batch in 0..100_u64 {
+        let id = first - 1_000_000 + batch * 10_000;
+        number(
+            &redis,
+            "EVAL",
+            &[
+                BATCH,
+                "0",
+                &(batch % 64).to_string(),
+                &batch.to_string(),
+                &id.to_string(),
+                &START_MS.to_string(),
+            ],
+        )
+        .await;
+    }
+    measure(&redis, "publish 400 events", size, hands.publish_urls(&objects)).await;
     let workers: Vec<String> = (0..64).map(|n| format!("w{n}")).collect();
-    let turn = measure(&redis, "acquire, 64 workers", size, hands.store.acquire(&workers, 1_000, 256)).await.unwrap();
+    let turn = measure(&redis, "acquire, 64 workers", size, hands.store.acquire(&workers, 1_000, 256))
+        .await
+        .unwrap();
     let mut taken = turn.taken;
     while taken.len() < 6 {
         taken.extend(hands.store.acquire(&workers[taken.len()..], 1_000, 256).await.unwrap().taken);
@@ -208,6 +244,8 @@ async fn soak_of_large_lanes() {
     })
     .await;
     number(&redis, "HSET", &["bus:purge", "s", "1"]).await;
+    let waits = number(&redis, "HGET", &["bus:batches:gauges:event", "s"]).await;
+    assert!(waits > 900_000, "{waits}");
     measure(&redis, "end a subscription", size, async {
         while hands.store.purge("s", crate::housekeeping::PURGE_PART).await.unwrap() {}
     })
@@ -227,17 +265,22 @@ async fn soak_of_many_subscribers() {
         hands.publish_urls(&["a", "b", "c", "d"]).await;
     }
     measure(&redis, "publish to 100 of them", size, hands.publish_urls(&["a"])).await;
-    hands.fan_out.targets = (0..1_000).map(|n| subscriber(&format!("s{}:{}", n % 100, n / 100), 4, 100, 0)).collect();
+    hands.fan_out.targets =
+        (0..1_000).map(|n| subscriber(&format!("s{}:{}", n % 100, n / 100), 4, 100, 0)).collect();
     hands.fan_out.topics = vec![("t".into(), (0..1_000).collect())];
     measure(&redis, "publish to 1,000 of them", size, hands.publish_urls(&["a"])).await;
     let workers: Vec<String> = (0..64).map(|n| format!("w{n}")).collect();
-    let turn = measure(&redis, "acquire, 64 workers", size, hands.store.acquire(&workers, 1_000, 256)).await.unwrap();
+    let turn = measure(&redis, "acquire, 64 workers", size, hands.store.acquire(&workers, 1_000, 256))
+        .await
+        .unwrap();
     measure(&redis, "ack", size, hands.ack(&turn.taken[0])).await;
     measure(&redis, "check one", size, hands.store.audit("s5:5", 2_000)).await.unwrap();
     measure(&redis, "drop the oldest batch", size, hands.store.drop_oldest("s5:5", "limit")).await.unwrap();
     measure(&redis, "numbers of all", size, hands.store.numbers()).await.unwrap();
     number(&redis, "HSET", &["bus:purge", "s6:6", "1"]).await;
-    measure(&redis, "end a subscription", size, hands.store.purge("s6:6", crate::housekeeping::PURGE_PART)).await.unwrap();
+    measure(&redis, "end a subscription", size, hands.store.purge("s6:6", crate::housekeeping::PURGE_PART))
+        .await
+        .unwrap();
 
     let size = "1,000 generations of 4 lanes";
     hands.fan_out.targets = vec![subscriber("g", 4, 100, 0)];

@@ -54,7 +54,8 @@ impl Store {
     ) -> Result<(String, Vec<(String, String, String)>), Error> {
         let words: Vec<String> = self.call(&AUDIT, queue).arg(most).arg(after).run(self.redis()).await?;
         let finding = |words: &[String]| (words[0].clone(), words[1].clone(), words[2].clone());
-        let (next, words) = words.split_first().map_or((String::new(), &[][..]), |(next, rest)| (next.clone(), rest));
+        let (next, words) =
+            words.split_first().map_or((String::new(), &[][..]), |(next, rest)| (next.clone(), rest));
         Ok((next, words.chunks_exact(3).map(finding).collect()))
     }
 
