@@ -26,7 +26,7 @@ use signalbox_lease::Lease;
 use signalbox_store::Kind;
 
 /// Batches cleared away in one call, of 100 events each.
-const PURGE_PART: usize = 200;
+pub(super) const PURGE_PART: usize = 200;
 /// Batches dropped in one round, before memory is checked again.
 const DROP_PART: usize = 100;
 /// Segments forgotten in one call.

@@ -11,6 +11,10 @@
 -- health, kicks, {items of the batch}, {gaps of the lane}} for each job}.
 -- Caller: Store::acquire
 
+-- Events in the batches of a call, after which no more batches are read, and jobs without a batch that a call tries. The caller
+-- calls again. A batch has up to 10,000 events, so without these limits a call could block Redis for long.
+local MAX_EVENTS, MAX_TRIES = 2000, 500
+
 -- Makes due scheduled jobs instant.
 local function promote_due(lanes, now, most)
   local due = redis.call('ZRANGE', KEYS[5], '-inf', lanes.text(now), 'BYSCORE', 'LIMIT', 0, most)
@@ -61,15 +65,15 @@ local function open_job(lanes, worker, job, held)
 end
 
 -- The next job: one that waits for a slow delivery if one may begin, otherwise an instant one.
-local function next_job(lanes, places)
-  local job = places.free > 0 and redis.call('LPOP', lanes.slow_key)
+local function next_job(lanes, left)
+  local job = left.places > 0 and redis.call('LPOP', lanes.slow_key)
   if not job then return redis.call('LPOP', KEYS[6]) end
-  places.free = places.free - 1
+  left.places = left.places - 1
   return job
 end
 
 -- Takes a job for a worker: the one that it holds already, or the next one.
-local function take(lanes, worker, now, places)
+local function take(lanes, worker, now, left)
   local pending = lanes.pending_key(worker)
   local own = redis.call('LINDEX', pending, 0)
   if own then
@@ -77,9 +81,9 @@ local function take(lanes, worker, now, places)
     if entry then return entry end
     lanes.let_go(worker)
   end
-  -- If a job has no batch, its worker tries the next one, up to a limit; the caller calls again.
-  for _ = 1, 100 do
-    local job = next_job(lanes, places)
+  -- If a job has no batch, its worker tries the next one.
+  while left.tries > 0 do
+    local job = next_job(lanes, left)
     if not job then return nil end
     local entry = open_job(lanes, worker, job, false)
     if entry then
@@ -88,23 +92,21 @@ local function take(lanes, worker, now, places)
       redis.call('HSET', KEYS[8], worker, lanes.text(now))
       return entry
     end
+    left.tries = left.tries - 1
   end
 end
-
--- Events of batches, without the first of each, after which no further job is taken in a call: reading them takes time.
-local MAX_EVENTS = 2000
 
 local function main(lanes)
   local now = lanes.now(ARGV[1])
   promote_due(lanes, now, tonumber(ARGV[2]))
-  local reply, places = { lanes.text(now), '', 0, 0, '' }, { free = tonumber(ARGV[3]) }
-  local at, events = 4, 0
-  while ARGV[at] and events < MAX_EVENTS do
-    local entry = take(lanes, ARGV[at], now, places)
+  local reply, at = { lanes.text(now), '', 0, 0, '' }, 4
+  local left = { places = tonumber(ARGV[3]), events = MAX_EVENTS, tries = MAX_TRIES }
+  while ARGV[at] and left.events > 0 do
+    local entry = take(lanes, ARGV[at], now, left)
     if entry then
       reply[#reply + 1] = entry
       -- The first three values of a batch describe it; the events follow.
-      events = events + #entry[9] - 4
+      left.events = left.events - #entry[9] + 3
     end
     at = at + 1
   end

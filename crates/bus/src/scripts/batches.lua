@@ -47,20 +47,22 @@ function lanes.gap_of(token, name, items, reason)
 end
 
 -- Adds dead letters to those of a subscriber, and removes its oldest beyond the limits in events and bytes. `list` is the key
--- of its dead letters, `sizes` that of the bytes by token.
+-- of its dead letters, `sizes` that of the bytes by token. At most twice as much is removed as is added, and some more, so a
+-- list whose limits were lowered shrinks to them without a long call.
 function lanes.keep_dead(list, sizes, token, letters, max_events, max_bytes)
-  local bytes, kept = 0, 0
+  local added, removed, freed = 0, 0, 0
   for i = 1, #letters do
-    kept = redis.call('RPUSH', list, letters[i])
-    bytes = bytes + #letters[i]
+    redis.call('RPUSH', list, letters[i])
+    added = added + #letters[i]
   end
-  local held = redis.call('HINCRBY', sizes, token, bytes)
-  while kept > max_events or (held > max_bytes and kept > 0) do
-    local oldest = redis.call('LPOP', list)
-    kept = kept - 1
-    held = redis.call('HINCRBY', sizes, token, -#oldest)
-    redis.call('HINCRBY', KEYS[9], 'events.dead_forgotten', 1)
+  local kept, held = redis.call('LLEN', list), tonumber(redis.call('HGET', sizes, token) or 0) + added
+  while kept > removed and (kept - removed > max_events or held - freed > max_bytes)
+    and removed < 2 * #letters + 100 and freed < 2 * added + 1048576 do
+    freed = freed + #redis.call('LPOP', list)
+    removed = removed + 1
   end
+  redis.call('HINCRBY', sizes, token, lanes.text(added - freed))
+  if removed > 0 then redis.call('HINCRBY', KEYS[9], 'events.dead_forgotten', removed) end
 end
 
 -- Whether lanes of an older generation still have batches, so that this one has to wait.

@@ -27,8 +27,11 @@ local function main(lanes)
       for number = 0, generation.lanes - 1 do
         local name = generation.name .. '.' .. number
         local job, ready = lanes.job(token, generation.name, number), lanes.ready_key(token, name)
-        -- The job is removed first. A worker that still holds it will find its lane empty.
-        if call('SISMEMBER', KEYS[4], job) == 1 then lanes.withdraw(token, job) end
+        -- The job is removed first. A worker that still holds it, or takes it, will find its lane empty. The lists of jobs that
+        -- can be taken are not searched for it: they have jobs of all subscribers.
+        call('SREM', KEYS[4], job)
+        call('ZREM', KEYS[5], job)
+        call('SREM', lanes.waiting_key(token), job)
         while left > 0 do
           local bid = call('LPOP', ready)
           if not bid then break end

@@ -44,15 +44,19 @@ impl Store {
         Ok(messages(words.into_iter()))
     }
 
-    /// Suspected violations: predicate, environment, description.
+    /// Suspected violations in the facets after the name `after`: predicate, environment, description. Also returns after
+    /// which facet the next part begins; an empty text at the end.
     pub(crate) async fn audit(
         &self,
         queue: &str,
         most: usize,
-    ) -> Result<Vec<(String, String, String)>, Error> {
-        let words: Vec<String> = self.call(&AUDIT, queue).arg(most).run(self.redis()).await?;
+        after: &str,
+    ) -> Result<(String, Vec<(String, String, String)>), Error> {
+        let words: Vec<String> = self.call(&AUDIT, queue).arg(most).arg(after).run(self.redis()).await?;
         let finding = |words: &[String]| (words[0].clone(), words[1].clone(), words[2].clone());
-        Ok(words.chunks_exact(3).map(finding).collect())
+        let (next, words) =
+            words.split_first().map_or((String::new(), &[][..]), |(next, rest)| (next.clone(), rest));
+        Ok((next, words.chunks_exact(3).map(finding).collect()))
     }
 
     /// The state of a queue for housekeeping.
