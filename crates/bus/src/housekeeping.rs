@@ -25,8 +25,8 @@ use super::{
 use signalbox_lease::Lease;
 use signalbox_store::Kind;
 
-/// Batches cleared away in one call, of 100 events each.
-pub(super) const PURGE_PART: usize = 200;
+/// Events cleared away in one call; a batch and an empty lane count as 10 more.
+pub(super) const PURGE_PART: usize = 2_000;
 /// Batches dropped in one round, before memory is checked again.
 const DROP_PART: usize = 100;
 /// Segments forgotten in one call.

@@ -58,6 +58,8 @@ local function check_lane(lanes, token, generation, number, jobs, counted, neede
   local current = redis.call('HGET', lanes.current_key(token), name)
   local job, batches = lanes.job(token, generation.name, number), ready + (current and 1 or 0)
   local expected, places = batches > 0 and 1 or 0, places_of(lanes, token, job, jobs.held, jobs.listed)
+  -- The job of a lane whose batches were dropped stays in a shared list until a worker takes it.
+  if expected == 0 and redis.call('SISMEMBER', KEYS[4], job) == 1 then expected = 1 end
   local is_unknown = places < expected and not jobs.listed
   if places ~= expected and not is_unknown or redis.call('SISMEMBER', KEYS[4], job) ~= expected then
     found('B1', name, 'lane ' .. name .. ' has ' .. lanes.text(batches) .. ' batches, and its job is in '

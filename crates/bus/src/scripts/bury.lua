@@ -16,7 +16,7 @@
 -- Caller: Store::bury
 
 -- Maximum number of events in a part.
-local MAX_EVENTS = 500
+local MAX_EVENTS = 250
 
 local function main(lanes)
   local call = redis.call
@@ -25,28 +25,25 @@ local function main(lanes)
   local name, bid = generation .. '.' .. ARGV[6], ARGV[7]
   local kicks = lanes.holds(worker, job, token, name, bid)
   if not kicks then return 0 end
-  local key = lanes.batch_key(bid)
-  local batch = call('LRANGE', key, 0, 2 + MAX_EVENTS)
+  local items, head, more = lanes.oldest_of(bid, MAX_EVENTS)
   lanes.expect_own()
   lanes.expect('list', KEYS[10], lanes.gaps_key(token, name), lanes.behind_key(token))
   lanes.expect('hash', KEYS[11], lanes.base .. 'subscriber:' .. token, lanes.generations_key(token))
   -- Bodies are read before the first write. A batch is limited in bytes, so this is bounded.
-  local items, bodies = lists.copy(batch, 4), {}
+  local bodies = {}
   for i = 1, #items do
     local id, segment = lanes.item(items[i])
     bodies[i] = call('HGET', lanes.base .. 'log:' .. segment, id)
   end
-  local more = call('LLEN', key) > #batch
 
   -- In both cases, the first write frees memory, so Redis accepts it and everything after it at its memory limit.
   if more then
-    call('LPOP', key, #batch)
-    call('LPUSH', key, batch[3], batch[2], batch[1])
+    lanes.cut(bid, items, head)
   else
     lanes.let_go(worker)
     call('LPOP', lanes.ready_key(token, name))
   end
-  local attempts, letters = (tonumber(batch[3]) or 0) + tonumber(ARGV[10]), {}
+  local attempts, letters = (tonumber(head[3]) or 0) + tonumber(ARGV[10]), {}
   for i = 1, #items do
     if bodies[i] then
       letters[#letters + 1] = cmsgpack.pack({ lanes.text(now), lanes.text(attempts), ARGV[9], bodies[i] })

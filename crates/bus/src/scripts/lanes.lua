@@ -166,23 +166,22 @@ local function retire(token, generations, at)
   redis.call('DEL', waiting_key(token))
 end
 
--- Starts a generation: lanes of older ones no longer wait until their batches are full.
+-- Starts a generation: lanes of the one before no longer wait until their batches are full. When that one began, the same
+-- happened to the earlier ones, of which only the latest can be without batches.
 local function begin(sub)
   redis.call('HSET', generations_key(sub.token), sub.generation, 0, sub.generation .. ':lanes', sub.concurrency)
   local generations = lanes.generations(sub.token)
-  for at = 1, #generations - 1 do
-    local old = generations[at]
-    if old.batches == 0 then
-      retire(sub.token, generations, at)
-    else
-      for number = 0, old.lanes - 1 do
-        local job = lanes.job(sub.token, old.name, number)
-        -- A scheduled lane with a ready batch pauses after a failure. That pause is not shortened.
-        if redis.call('EXISTS', ready_key(sub.token, old.name .. '.' .. number)) == 0
-          and redis.call('ZREM', KEYS[5], job) == 1 then
-          lanes.instant(job)
-        end
-      end
+  local at = #generations
+  while at > 0 and generations[at].name ~= sub.generation do at = at - 1 end
+  local old = generations[at - 1]
+  if not old then return end
+  if old.batches == 0 then return retire(sub.token, generations, at - 1) end
+  for number = 0, old.lanes - 1 do
+    local job = lanes.job(sub.token, old.name, number)
+    -- A scheduled lane with a ready batch pauses after a failure. That pause is not shortened.
+    if redis.call('EXISTS', ready_key(sub.token, old.name .. '.' .. number)) == 0
+      and redis.call('ZREM', KEYS[5], job) == 1 then
+      lanes.instant(job)
     end
   end
 end

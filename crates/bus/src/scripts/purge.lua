@@ -2,7 +2,7 @@
 -- KEYS[1-9]: the keys of the lanes, see lanes.lua
 -- KEYS[10]: hash, token -> the last generation whose lanes are to be removed
 -- ARGV[1]: string, token
--- ARGV[2]: integer, maximum number of batches to remove, of 100 events each
+-- ARGV[2]: integer, maximum number of events to remove; a batch and an empty lane count as 10 more
 -- Returns 1 when there is more to do, else 0.
 -- Caller: Store::purge
 
@@ -12,15 +12,23 @@ local function main(lanes)
   local upto = tonumber(call('HGET', KEYS[10], token))
   if not upto then return 0 end
   lanes.expect_own()
+  lanes.expect('hash', lanes.current_key(token), lanes.generations_key(token))
+  lanes.expect('set', lanes.waiting_key(token))
+  lanes.expect('list', lanes.behind_key(token))
 
+  -- Removes a batch, or its oldest events. Returns whether nothing of it is left.
   local function clear(bid, generation)
-    call('ZREM', KEYS[1], bid)
-    local items = call('LRANGE', lanes.batch_key(bid), 3, -1)
-    lanes.remove(bid, token, generation, #items)
+    local items, head, more = lanes.oldest_of(bid, left)
+    if more then
+      lanes.cut(bid, items, head)
+      lanes.count(token, generation, -#items, 0)
+    else
+      lanes.remove(bid, token, generation, #items)
+    end
     lanes.release(token, items)
     call('HINCRBY', KEYS[9], 'events.dropped', #items)
-    -- A batch with many events counts as several.
-    left = left - 1 - math.floor(#items / 100)
+    left = left - 10 - #items
+    return not more
   end
   for _, generation in ipairs(lanes.generations(token)) do
     if tonumber(generation.name) <= upto then
@@ -33,19 +41,19 @@ local function main(lanes)
         call('ZREM', KEYS[5], job)
         call('SREM', lanes.waiting_key(token), job)
         while left > 0 do
-          local bid = call('LPOP', ready)
+          local bid = call('LINDEX', ready, 0)
           if not bid then break end
-          clear(bid, generation.name)
+          if clear(bid, generation.name) then call('LPOP', ready) end
         end
         if left <= 0 then return 1 end
         local bid = call('HGET', lanes.current_key(token), name)
-        if bid then
-          call('HDEL', lanes.current_key(token), name, name .. ':bytes')
-          clear(bid, generation.name)
-        end
+        if bid and not clear(bid, generation.name) then return 1 end
+        if bid then call('HDEL', lanes.current_key(token), name, name .. ':bytes') end
         call('DEL', lanes.gaps_key(token, name))
       end
       call('HDEL', lanes.generations_key(token), generation.name, generation.name .. ':lanes')
+      left = left - 10 * generation.lanes
+      if left <= 0 then return 1 end
     end
   end
   -- Jobs of a newer generation may have waited for these.

@@ -87,6 +87,7 @@ async fn one_call_that_takes_jobs_reads_a_few_thousand_events() {
     }
     let workers = ["1", "2", "3", "4", "5"];
     let turn = hands.turn(&workers).await;
-    assert_eq!((turn.taken.len(), turn.left), (3, 2));
-    assert_eq!(hands.turn(&workers[3..]).await.taken.len(), 2);
+    assert_eq!((turn.taken.len(), turn.left), (2, 3));
+    assert_eq!(hands.turn(&workers[2..]).await.taken.len(), 2);
+    assert_eq!(hands.turn(&workers[4..]).await.taken.len(), 1);
 }

@@ -134,7 +134,7 @@ async fn lanes_are_removed_without_a_search_among_the_jobs_of_other_subscribers(
     let redis = hands.store.shard().redis().clone();
     number(&redis, "HSET", &["bus:purge", "s", "1"]).await;
     let before = calls(&redis, "lrem").await;
-    while hands.store.purge("s", 200).await.unwrap() {}
+    while hands.store.purge("s", 100).await.unwrap() {}
     assert_eq!(calls(&redis, "lrem").await, before);
     let mut events = 0;
     loop {
