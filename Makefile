@@ -46,7 +46,7 @@ bench: packages-bench ## Compare performance with nginx, HAProxy, Caddy, brokers
 soak: packages-run ## Kill random parts under load for SOAK_SECONDS or SOAK_KILLS, and check all guarantees
 	cargo build --workspace
 	cargo test -p signalbox-tests --test it -- --ignored --nocapture soak
-	cargo test -p signalbox-bus --lib -- --ignored --nocapture soak
+	cargo test -p signalbox-bus -p signalbox-sequencer -p signalbox-machines -p signalbox-routing --lib -- --ignored --nocapture soak
 	cargo test -p signalbox-queues --test it -- --ignored --nocapture soak
 	SIGNALBOX_SEEDS=$${SIGNALBOX_SEEDS:-2000} cargo test -p signalbox-machines --lib -- tests::faults tests::predictions
 

@@ -220,8 +220,14 @@ pub(super) async fn recover(core: Arc<Core>, store: Arc<Store>, shutdown: Cancel
 /// Clears away the lanes of subscriptions that ended.
 pub(super) async fn purge(store: &Store) -> Result<(), signalbox_store::Error> {
     for token in store.purges().await? {
-        while unless_damaged(&token, store.purge(&token, PURGE_PART).await)? == Some(true) {}
+        unless_damaged(&token, purge_all(store, &token).await)?;
     }
+    Ok(())
+}
+
+/// Clears away the lanes of a client's subscriptions that ended.
+pub(super) async fn purge_all(store: &Store, token: &str) -> Result<(), signalbox_store::Error> {
+    while store.purge(token, PURGE_PART).await? {}
     Ok(())
 }
 

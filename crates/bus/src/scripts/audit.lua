@@ -4,8 +4,8 @@
 -- ARGV[2]: integer, maximum number of batches whose events are counted, and of events whose segments of the log are counted
 -- ARGV[3...]: integers, segments of the log that the subscriber seems to need
 -- Returns an array of findings, each a predicate, a lane or gauge, and what is wrong: B1, a lane with a batch has
--- exactly one job, and one without has none; B2, gauges equal the sums over the batches; B3, a segment of the log counts the
--- events of the batches that need it.
+-- exactly one job, and one without has none, or one that can be taken; B2, gauges equal the sums over the batches; B3, a
+-- segment of the log counts the events of the batches that need it.
 -- Caller: Store::audit
 
 -- Jobs in a shared list above which the list is not read. A job that is in no other state is then assumed to be there.
@@ -21,7 +21,8 @@ local function held_jobs(lanes)
   return held
 end
 
--- How often each job is in the lists of jobs that can be taken, which all subscribers share; nil if these are too long to be read.
+-- How often each job is in the lists of jobs that can be taken, which all subscribers share; nil if these are too long to be
+-- read.
 local function listed_jobs(lanes)
   local listed = {}
   for _, key in ipairs({ KEYS[6], lanes.slow_key }) do

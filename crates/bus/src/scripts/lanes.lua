@@ -13,8 +13,9 @@
 -- Keys that only the script can know (of a lane, its current batch, a segment of the log) are built from the first
 -- one, so they have its hash tag and are in its shard.
 --
--- A lane's job exists exactly while the lane has a batch, ready or current: the batch in flight stays the head of the
--- ready list until it is settled. So the reads of `plan` show whether a job has to be created.
+-- A lane has exactly one job while it has a batch, ready or current: the batch in flight stays the head of the ready list until
+-- it is settled. So the reads of `plan` show whether a job may have to be created. A lane whose batches were dropped may still
+-- have a job that can be taken; its worker removes it.
 
 local lanes = {}
 local base = string.sub(KEYS[1], 1, -1 - #'batches:index')

@@ -4,7 +4,7 @@
 use signalbox_store::Fabric;
 use signalbox_testkit::{
     Server,
-    work::{calls, commands, longest_ms, watch},
+    work::{Operations, calls, commands},
 };
 
 use super::{hands::*, support::*, truth::assert_true};
@@ -153,50 +153,45 @@ async fn lanes_are_removed_without_a_search_among_the_jobs_of_other_subscribers(
     assert_true(&redis, "the purge").await;
 }
 
-/// Prints how long the longest command of `work` blocked Redis.
-async fn measure<T>(redis: &Fabric, what: &str, size: &str, work: impl Future<Output = T>) -> T {
-    watch(redis).await;
-    let result = work.await;
-    println!("| {what} | {size} | {:.1} |", longest_ms(redis).await);
-    result
-}
+/// Events of the batches that wait in the longest test, which is the most that a batch has.
+const FULL: u64 = 4_000;
 
-/// Writes a batch of 10,000 events with their bodies into a lane, as 25 publishes of 400 events would.
-/// ARGV: lane, number of the batch, the first id, unix ms.
+/// Writes a full batch with its events' bodies into a lane, as many publishes would.
+/// ARGV: lane, number of the batch, the first id, unix ms, events.
 const BATCH: &str = r"
-local call, lane, n, id, now = redis.call, ARGV[1], ARGV[2], tonumber(ARGV[3]), ARGV[4]
+local call, lane, n, id, now, full = redis.call, ARGV[1], ARGV[2], tonumber(ARGV[3]), ARGV[4], tonumber(ARGV[5])
 local bid, segment = string.format('batch%015d', n), string.format('%d', math.floor(id / 64000000))
 local job = cmsgpack.pack({ 'lane', { 's', 1, tonumber(lane) } })
 call('RPUSH', 'bus:batch:' .. bid, 's', now, '0')
-for at = 0, 9999 do
+for at = 0, full - 1 do
   local text = string.format('%.0f', id + at)
   call('RPUSH', 'bus:batch:' .. bid, text)
   call('HSET', 'bus:log:' .. segment, text, text .. string.rep('x', 100))
 end
 call('HSET', 'bus:generations:s', '1:lanes', 64)
 call('HINCRBY', 'bus:generations:s', '1', 1)
-call('HINCRBY', 'bus:log:' .. segment .. ':held', 's', 10000)
-call('HINCRBY', 'bus:log', segment, 1200000)
+call('HINCRBY', 'bus:log:' .. segment .. ':held', 's', full)
+call('HINCRBY', 'bus:log', segment, 120 * full)
 call('ZADD', 'bus:batches:index', now, bid)
-call('HINCRBY', 'bus:batches:gauges:event', 's', 10000)
+call('HINCRBY', 'bus:batches:gauges:event', 's', full)
 call('HINCRBY', 'bus:batches:gauges:batch', 's', 1)
 call('RPUSH', 'bus:batches:ready:s:1.' .. lane, bid)
 if call('SADD', 'bus:jobs:index:main', job) == 1 then call('RPUSH', 'bus:jobs:instant:main', job) end
 return 1";
 
-#[tokio::test]
-#[ignore = "fills a server to the sizes of docs/performance.md and prints times; make soak"]
-async fn soak_of_large_lanes() {
+/// The operations on a subscriber for which so many full batches wait.
+async fn work_on_large_lanes(batches: u64, most: Option<u64>) {
     let server = Server::in_memory().await;
-    let mut hands = Hands::new(&server, vec![subscriber("s", 64, 10_000, 0)]).await;
+    let mut hands = Hands::new(&server, vec![subscriber("s", 64, FULL, 0)]).await;
     hands.options.batch_bytes = 1 << 30;
     let redis = hands.store.shard().redis().clone();
-    let objects: Vec<String> = (0..400).map(|n| format!("o{n}")).collect();
+    let observed = observing(&redis, most);
+    let objects: Vec<String> = (0..hands.options.call_events).map(|n| format!("o{n}")).collect();
     let objects: Vec<&str> = objects.iter().map(String::as_str).collect();
-    let size = "1,000,000 waiting events, batches of 10,000";
+    let size = &*format!("{} waiting events, batches of {FULL}", batches * FULL);
     let first = (START_MS - crate::event::ID_EPOCH_MS) * 6_400;
-    for batch in 0..100_u64 {
-        let id = first - 1_000_000 + batch * 10_000;
+    for batch in 0..batches {
+        let id = first - (batches - batch) * FULL;
         number(
             &redis,
             "EVAL",
@@ -207,25 +202,26 @@ async fn soak_of_large_lanes() {
                 &batch.to_string(),
                 &id.to_string(),
                 &START_MS.to_string(),
+                &FULL.to_string(),
             ],
         )
         .await;
     }
-    measure(&redis, "publish 400 events", size, hands.publish_urls(&objects)).await;
+    observed.run("publish 250 events", size, hands.publish_urls(&objects)).await;
     let workers: Vec<String> = (0..64).map(|n| format!("w{n}")).collect();
-    let turn = measure(&redis, "acquire, 64 workers", size, hands.store.acquire(&workers, 1_000, 256))
+    let turn = observed.run("acquire, 64 workers", size, hands.store.acquire(&workers, 1_000, 256))
         .await
         .unwrap();
     let mut taken = turn.taken;
     while taken.len() < 6 {
         taken.extend(hands.store.acquire(&workers[taken.len()..], 1_000, 256).await.unwrap().taken);
     }
-    assert!(measure(&redis, "ack a batch", size, hands.ack(&taken[0])).await);
-    assert!(measure(&redis, "nack a batch", size, hands.nack(&taken[1], 60_000, false)).await);
-    assert!(measure(&redis, "halve a batch", size, hands.nack(&taken[2], 60_000, true)).await);
-    assert!(measure(&redis, "bury a batch", size, hands.bury(&taken[3])).await);
+    assert!(observed.run("ack a batch", size, hands.ack(&taken[0])).await);
+    assert!(observed.run("nack a batch", size, hands.nack(&taken[1], 60_000, false)).await);
+    assert!(observed.run("halve a batch", size, hands.nack(&taken[2], 60_000, true)).await);
+    assert!(observed.run("bury a batch", size, hands.bury(&taken[3])).await);
     let cursor = Default::default();
-    measure(&redis, "skip an absent event", size, async {
+    observed.run("skip an absent event", size, async {
         let mut cursor: [String; 4] = cursor;
         while let crate::store::Skipped::More(next) =
             hands.store.skip("s", crate::EventId(7), 3, (1_000, 1 << 20), &cursor).await.unwrap()
@@ -234,65 +230,103 @@ async fn soak_of_large_lanes() {
         }
     })
     .await;
-    measure(&redis, "end the pauses", size, hands.store.kick("s", 0)).await.unwrap();
-    measure(&redis, "drop the oldest batch", size, hands.store.drop_oldest("s", "limit")).await.unwrap();
-    measure(&redis, "size of the events", size, hands.store.event_size("s")).await.unwrap();
-    assert_eq!(measure(&redis, "check", size, hands.store.audit("s", 2_000, &[])).await.unwrap(), []);
-    measure(&redis, "forget segments of the log", size, async {
+    observed.run("end the pauses", size, hands.store.kick("s", 0)).await.unwrap();
+    observed.run("drop the oldest batch", size, hands.store.drop_oldest("s", "limit")).await.unwrap();
+    observed.run("size of the events", size, hands.store.event_size("s")).await.unwrap();
+    assert_eq!(observed.run("check", size, hands.store.audit("s", 2_000, &[])).await.unwrap(), []);
+    observed.run("forget segments of the log", size, async {
         let segments: Vec<u64> = hands.store.segments().await.unwrap().into_keys().collect();
         hands.store.trim(&segments).await.unwrap();
     })
     .await;
     number(&redis, "HSET", &["bus:purge", "s", "1"]).await;
     let waits = number(&redis, "HGET", &["bus:batches:gauges:event", "s"]).await;
-    assert!(waits > 900_000, "{waits}");
-    measure(&redis, "end a subscription", size, async {
+    assert!(waits > (FULL * (batches - 6)).cast_signed(), "{waits}");
+    observed.run("end a subscription", size, async {
         while hands.store.purge("s", crate::housekeeping::PURGE_PART).await.unwrap() {}
     })
     .await;
 }
 
-#[tokio::test]
-#[ignore = "fills a server to the sizes of docs/performance.md and prints times; make soak"]
-async fn soak_of_many_subscribers() {
+/// The operations on so many subscribers.
+async fn work_on_many_subscribers(subscribers: usize, most: Option<u64>) {
     let server = Server::in_memory().await;
     let mut hands = Hands::new(&server, Vec::new()).await;
     let redis = hands.store.shard().redis().clone();
-    let size = "10,000 subscribers with a waiting event";
-    for part in 0..100 {
+    let observed = observing(&redis, most);
+    let size = &*format!("{subscribers} subscribers with waiting events");
+    for part in 0..subscribers / 100 {
         hands.fan_out.targets = (0..100).map(|n| subscriber(&format!("s{part}:{n}"), 4, 100, 0)).collect();
         hands.fan_out.topics = vec![("t".into(), (0..100).collect())];
         hands.publish_urls(&["a", "b", "c", "d"]).await;
     }
-    measure(&redis, "publish to 100 of them", size, hands.publish_urls(&["a"])).await;
-    hands.fan_out.targets =
-        (0..1_000).map(|n| subscriber(&format!("s{}:{}", n % 100, n / 100), 4, 100, 0)).collect();
-    hands.fan_out.topics = vec![("t".into(), (0..1_000).collect())];
-    measure(&redis, "publish to 1,000 of them", size, hands.publish_urls(&["a"])).await;
+    observed.run("publish to 100 of them", size, hands.publish_urls(&["a"])).await;
+    if most.is_none() {
+        hands.fan_out.targets =
+            (0..1_000).map(|n| subscriber(&format!("s{}:{}", n % 100, n / 100), 4, 100, 0)).collect();
+        hands.fan_out.topics = vec![("t".into(), (0..1_000).collect())];
+        observed.run("publish to 1,000 of them (see below)", size, hands.publish_urls(&["a"])).await;
+    }
     let workers: Vec<String> = (0..64).map(|n| format!("w{n}")).collect();
-    let turn = measure(&redis, "acquire, 64 workers", size, hands.store.acquire(&workers, 1_000, 256))
+    let turn = observed.run("acquire, 64 workers", size, hands.store.acquire(&workers, 1_000, 256))
         .await
         .unwrap();
-    measure(&redis, "ack", size, hands.ack(&turn.taken[0])).await;
-    measure(&redis, "check one", size, hands.store.audit("s5:5", 2_000, &[])).await.unwrap();
-    measure(&redis, "drop the oldest batch", size, hands.store.drop_oldest("s5:5", "limit")).await.unwrap();
-    measure(&redis, "numbers of all", size, hands.store.numbers()).await.unwrap();
+    observed.run("ack", size, hands.ack(&turn.taken[0])).await;
+    observed.run("check one", size, hands.store.audit("s5:5", 2_000, &[])).await.unwrap();
+    observed.run("drop the oldest batch", size, hands.store.drop_oldest("s5:5", "limit")).await.unwrap();
+    observed.run("numbers of all", size, hands.store.numbers()).await.unwrap();
     number(&redis, "HSET", &["bus:purge", "s6:6", "1"]).await;
-    measure(&redis, "end a subscription", size, hands.store.purge("s6:6", crate::housekeeping::PURGE_PART))
+    observed.run("end a subscription", size, hands.store.purge("s6:6", crate::housekeeping::PURGE_PART))
         .await
         .unwrap();
 
-    let size = "1,000 generations of 4 lanes";
-    hands.fan_out.targets = vec![subscriber("g", 4, 100, 0)];
+    // A subscription has no more: the next change of `concurrency` is rejected.
+    let size = "4 generations of 64 lanes, 100 events in each lane";
+    let objects: Vec<String> = (0..6_400).map(|n| format!("o{n}")).collect();
     hands.fan_out.topics = vec![("t".into(), vec![0])];
-    hands.publish_urls(&["a", "b", "c"]).await;
-    for generation in 2..1_000 {
-        let (batches, lanes) = (generation.to_string(), format!("{generation}:lanes"));
-        number(&redis, "HSET", &["bus:generations:g", &batches, "0", &lanes, "4"]).await;
+    for generation in 1..=4 {
+        hands.fan_out.targets = vec![Target { generation, ..subscriber("g", 64, 10, 60_000) }];
+        for part in objects.chunks(250) {
+            let part: Vec<&str> = part.iter().map(String::as_str).collect();
+            if generation == 4 {
+                observed.run("publish 250 events, which begins a generation", size, hands.publish_urls(&part))
+                    .await;
+                break;
+            }
+            hands.publish_urls(&part).await;
+        }
     }
-    hands.fan_out.targets = vec![Target { generation: 1_000, ..subscriber("g", 4, 100, 0) }];
-    measure(&redis, "publish, which begins a generation", size, hands.publish_urls(&["a"])).await;
-    measure(&redis, "end the pauses", size, hands.store.kick("g", 0)).await.unwrap();
-    measure(&redis, "check", size, hands.store.audit("g", 2_000, &[])).await.unwrap();
-    measure(&redis, "drop the oldest batch", size, hands.store.drop_oldest("g", "limit")).await.unwrap();
+    observed.run("acquire, 64 workers", size, hands.store.acquire(&workers, 1_000, 256)).await.unwrap();
+    observed.run("end the pauses", size, hands.store.kick("g", 0)).await.unwrap();
+    observed.run("check", size, hands.store.audit("g", 2_000, &[])).await.unwrap();
+    observed.run("drop the oldest batch", size, hands.store.drop_oldest("g", "limit")).await.unwrap();
+}
+
+fn observing(redis: &Fabric, most: Option<u64>) -> Operations<'_, signalbox_store::FabricRole> {
+    most.map_or_else(|| Operations::timed(redis), |most| Operations::counted(redis, most))
+}
+
+/// Commands of the longest call. A command of a script takes about a microsecond, or three with its share of the script.
+const MAX_COMMANDS: Option<u64> = Some(2_500);
+
+#[tokio::test]
+async fn no_call_on_large_lanes_is_long() {
+    work_on_large_lanes(70, MAX_COMMANDS).await;
+}
+
+#[tokio::test]
+async fn no_call_on_many_subscribers_is_long() {
+    work_on_many_subscribers(1_000, MAX_COMMANDS).await;
+}
+
+#[tokio::test]
+#[ignore = "fills a server to the sizes of docs/performance.md and prints times; make soak"]
+async fn soak_of_large_lanes() {
+    work_on_large_lanes(250, None).await;
+}
+
+#[tokio::test]
+#[ignore = "fills a server to the sizes of docs/performance.md and prints times; make soak"]
+async fn soak_of_many_subscribers() {
+    work_on_many_subscribers(10_000, None).await;
 }

@@ -27,4 +27,5 @@ mod secrets;
 mod shards;
 mod support;
 mod tables;
+mod time;
 mod times;

@@ -2,7 +2,7 @@
 //! `make soak` runs fills a server to the sizes of `docs/performance.md`, and prints the longest time of each operation.
 
 use signalbox_queues::{DeadLetters, Handed, Receipt, Taken};
-use signalbox_testkit::work::{calls, commands, longest_ms, watch};
+use signalbox_testkit::work::{Operations, calls, commands};
 
 use super::support::*;
 
@@ -80,57 +80,62 @@ async fn dead_letters_behind_many_others_are_taken_in_short_calls() {
     hands.assert_true(Q, "the redrive").await;
 }
 
-/// Prints how long the longest command of `work` blocked Redis.
-async fn measure<T>(hands: &Hands, what: &str, size: &str, work: impl Future<Output = T>) -> T {
-    watch(&hands.redis).await;
-    let result = work.await;
-    println!("| {what} | {size} | {:.1} |", longest_ms(&hands.redis).await);
-    result
-}
-
 fn receipts(messages: &[(Receipt, Taken)]) -> Vec<&Receipt> {
     messages.iter().map(|(receipt, _)| receipt).collect()
+}
+
+/// The operations on a queue of so many facets with a message, and one with many.
+async fn work_on_a_queue(facets: usize, noisy: usize, most: Option<u64>) {
+    let server = Server::in_memory().await;
+    let hands = Hands::with(&server, 1, 3_600_000).await;
+    hands.put(Q, wanted(".*")).await;
+    let redis = hands.redis.clone();
+    let observed = most.map_or_else(|| Operations::timed(&redis), |most| Operations::counted(&redis, most));
+    let size = &*format!("{} messages in {facets} facets", facets + noisy);
+    push_facets(&hands, 0, facets).await;
+    for _ in 0..noisy / 2_000 {
+        hands.push(&vec![("noisy", "x"); 2_000]).await;
+    }
+    observed.run("publish to 1,000 facets", size, push_facets(&hands, facets, 1_000)).await;
+    observed.run("publish 1,000 messages", size, hands.push(&vec![("noisy", "x"); 1_000])).await;
+    let pulled = observed.run("pull 1,000", size, hands.pull(1_000)).await;
+    observed.run("acknowledge 1,000", size, hands.ack(&receipts(&pulled))).await;
+    let pulled = hands.pull(1_000).await;
+    observed.run("return 1,000", size, hands.nack(0, &receipts(&pulled))).await;
+    let pulled = hands.pull(1_000).await;
+    observed.run("delay 1,000", size, hands.nack(1_000, &receipts(&pulled))).await;
+    hands.pull(1_000).await;
+    hands.time.advance(3_600_000);
+    observed.run("sweep 1,000 leases and 1,000 delays", size, hands.sweep()).await;
+    let limited = signalbox_api::queues::NewQueue { in_flight_limit: Some(5), ..wanted(".*") };
+    observed.run("change a limit of all", size, hands.put(Q, limited)).await;
+    let paused = signalbox_api::queues::FacetSettings {
+        paused: true,
+        ..signalbox_api::queues::FacetSettings::default()
+    };
+    observed.run("pause a facet", size, hands.tenant(Q, "t000777", paused)).await;
+    let queues = [Q.to_owned()];
+    let found = observed.run("check", size, hands.queues.check(&queues)).await.unwrap();
+    assert_eq!(found, []);
+    observed.run("peek", size, hands.queues.peek(Q, None, 1_000)).await.unwrap();
+    observed.run("drop the messages of a facet", size, hands.queues.purge(Q, Some("noisy")))
+        .await
+        .unwrap();
+    observed.run("drop all messages", size, hands.queues.purge(Q, None)).await.unwrap();
+    let size = "10,000 dead letters";
+    bury(&hands, "noisy", 9_000).await;
+    bury(&hands, "quiet", 1_000).await;
+    observed.run("redrive those of a facet", size, redrive(&hands, "quiet")).await;
+    observed.run("drop them all", size, hands.drop_dead()).await;
+}
+
+#[tokio::test]
+async fn no_call_on_a_queue_is_long() {
+    work_on_a_queue(5_000, 4_000, Some(2_500)).await;
 }
 
 #[tokio::test]
 #[ignore = "fills a server to the sizes of docs/performance.md and prints times; make soak"]
 async fn soak_of_a_large_queue() {
-    let server = Server::in_memory().await;
-    let hands = Hands::with(&server, 1, 3_600_000).await;
-    hands.put(Q, wanted(".*")).await;
-    let size = "1,000,000 messages in 200,000 facets";
-    push_facets(&hands, 0, 200_000).await;
-    for _ in 0..400 {
-        hands.push(&vec![("noisy", "x"); 2_000]).await;
-    }
-    measure(&hands, "publish 1,000 messages", size, hands.push(&vec![("noisy", "x"); 1_000])).await;
-    let pulled = measure(&hands, "pull 1,000", size, hands.pull(1_000)).await;
-    measure(&hands, "acknowledge 1,000", size, hands.ack(&receipts(&pulled))).await;
-    let pulled = hands.pull(1_000).await;
-    measure(&hands, "return 1,000", size, hands.nack(0, &receipts(&pulled))).await;
-    let pulled = hands.pull(1_000).await;
-    measure(&hands, "delay 1,000", size, hands.nack(1_000, &receipts(&pulled))).await;
-    hands.pull(1_000).await;
-    hands.time.advance(3_600_000);
-    measure(&hands, "sweep 1,000 leases and 1,000 delays", size, hands.sweep()).await;
-    let limited = signalbox_api::queues::NewQueue { in_flight_limit: Some(5), ..wanted(".*") };
-    measure(&hands, "change a limit of all", size, hands.put(Q, limited)).await;
-    let paused = signalbox_api::queues::FacetSettings {
-        paused: true,
-        ..signalbox_api::queues::FacetSettings::default()
-    };
-    measure(&hands, "pause a facet", size, hands.tenant(Q, "t000777", paused)).await;
-    let queues = [Q.to_owned()];
-    let found = measure(&hands, "check", size, hands.queues.check(&queues)).await.unwrap();
-    assert_eq!(found, []);
-    measure(&hands, "peek", size, hands.queues.peek(Q, None, 1_000)).await.unwrap();
-    measure(&hands, "drop the messages of a facet", size, hands.queues.purge(Q, Some("noisy")))
-        .await
-        .unwrap();
-    measure(&hands, "drop all messages", size, hands.queues.purge(Q, None)).await.unwrap();
-    let size = "10,000 dead letters";
-    bury(&hands, "noisy", 9_000).await;
-    bury(&hands, "quiet", 1_000).await;
-    measure(&hands, "redrive those of a facet", size, redrive(&hands, "quiet")).await;
-    measure(&hands, "drop them all", size, hands.drop_dead()).await;
+    work_on_a_queue(200_000, 800_000, None).await;
 }
