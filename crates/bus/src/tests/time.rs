@@ -207,7 +207,7 @@ async fn work_on_large_lanes(batches: u64, most: Option<u64>) {
         )
         .await;
     }
-    observed.run("publish 250 events", size, hands.publish_urls(&objects)).await;
+    observed.run("publish 200 events", size, hands.publish_urls(&objects)).await;
     let workers: Vec<String> = (0..64).map(|n| format!("w{n}")).collect();
     let turn = observed.run("acquire, 64 workers", size, hands.store.acquire(&workers, 1_000, 256))
         .await
@@ -286,10 +286,10 @@ async fn work_on_many_subscribers(subscribers: usize, most: Option<u64>) {
     hands.fan_out.topics = vec![("t".into(), vec![0])];
     for generation in 1..=4 {
         hands.fan_out.targets = vec![Target { generation, ..subscriber("g", 64, 10, 60_000) }];
-        for part in objects.chunks(250) {
+        for part in objects.chunks(hands.options.call_events) {
             let part: Vec<&str> = part.iter().map(String::as_str).collect();
             if generation == 4 {
-                observed.run("publish 250 events, which begins a generation", size, hands.publish_urls(&part))
+                observed.run("publish 200 events, which begins a generation", size, hands.publish_urls(&part))
                     .await;
                 break;
             }
