@@ -12,7 +12,7 @@ use super::{Error, handle::Handle};
 
 /// Facets that one call checks, and messages in flight or delayed. It limits how long a call blocks Redis. The sums over the
 /// messages of a larger queue are not checked.
-const PART: usize = 150;
+const PART: usize = 120;
 /// The pause before a suspected violation is checked again.
 const BETWEEN_LOOKS: Duration = Duration::from_millis(200);
 

@@ -50,7 +50,7 @@ pub(super) const MAX_COMMITS: usize = 64;
 /// Maximum number of leases to extend in one call.
 const MAX_BEATS: usize = 500;
 /// Maximum number of objects to examine, and of events to drop, in one call of the removal script.
-const CLEARED: (usize, usize) = (50, 500);
+const CLEARED: (usize, usize) = (40, 300);
 
 /// A dead letter that is being redriven.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -35,7 +35,7 @@ const MAX_SLEEP: Duration = Duration::from_secs(60);
 pub(super) const PART: usize = 100;
 /// Maximum number of workers in one call, unless a single backend has more. Each costs a few commands, so this
 /// limits how long a call blocks Redis.
-pub(super) const MAX_ASKED: usize = 160;
+pub(super) const MAX_ASKED: usize = 128;
 /// The longest pause between two attempts to record the result of a visit while the fabric is unavailable.
 const MAX_SETTLE_PAUSE: Duration = Duration::from_secs(2);
 /// Maximum number of attempts to record a result that the fabric rejects. After that the lease expires.

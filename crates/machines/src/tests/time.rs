@@ -53,7 +53,7 @@ async fn work(labels: usize, most: Option<u64>) {
     observed.run("evaluate all labels at a time of day", size, world.work_off()).await;
     let counts: Vec<(String, u64)> = (0..crate::flow::PART).map(|n| (format!("waiting>{n}"), 1)).collect();
     let flow = FlowCounts(Shards::new(&redis, 1, Faults::default()));
-    observed.run("add to 1,000 counters", size, flow.add(M, 1, 1_000, &counts)).await.unwrap();
+    observed.run("add to 500 counters", size, flow.add(M, 1, 1_000, &counts)).await.unwrap();
 }
 
 #[tokio::test]

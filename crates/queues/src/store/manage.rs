@@ -16,7 +16,7 @@ scripts! {
 }
 
 /// Maximum number of facets that one call configures.
-const FACETS: usize = 100;
+const FACETS: usize = 60;
 /// Maximum number of messages that one call drops; a facet counts as 20 more.
 const PART: usize = 2_000;
 /// Maximum number of messages that one call drops, or examines, if each may be of another facet.

@@ -32,10 +32,10 @@ fn workers() -> Vec<(String, Vec<String>)> {
 /// Works on a backlog in each way that a script does.
 async fn work_off(world: &World, observed: Operations<'_, FabricRole>, size: &str) {
     let store = &world.stores[0];
-    let taken = observed.run("take 160 objects", size, store.take(&workers(), LEASE_MS, PART)).await.unwrap().taken;
+    let taken = observed.run("take 128 objects", size, store.take(&workers(), LEASE_MS, PART)).await.unwrap().taken;
     assert_eq!(taken.len(), MAX_ASKED);
     let held: Vec<_> = taken.iter().map(|taken| taken.held.clone()).collect();
-    observed.run("heartbeat of 160 workers", size, store.beat(&held, LEASE_MS)).await.unwrap();
+    observed.run("heartbeat of 128 workers", size, store.beat(&held, LEASE_MS)).await.unwrap();
     let commit =
         |one: &Taken| Commit { id: one.sending.id(), held: one.held.clone(), reported: 0, more: true };
     let commits: Vec<Commit> = taken.iter().take(MAX_COMMITS).map(commit).collect();
