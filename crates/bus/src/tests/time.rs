@@ -209,9 +209,8 @@ async fn work_on_large_lanes(batches: u64, most: Option<u64>) {
     }
     observed.run("publish 200 events", size, hands.publish_urls(&objects)).await;
     let workers: Vec<String> = (0..64).map(|n| format!("w{n}")).collect();
-    let turn = observed.run("acquire, 64 workers", size, hands.store.acquire(&workers, 1_000, 256))
-        .await
-        .unwrap();
+    let turn =
+        observed.run("acquire, 64 workers", size, hands.store.acquire(&workers, 1_000, 256)).await.unwrap();
     let mut taken = turn.taken;
     while taken.len() < 6 {
         taken.extend(hands.store.acquire(&workers[taken.len()..], 1_000, 256).await.unwrap().taken);
@@ -221,31 +220,34 @@ async fn work_on_large_lanes(batches: u64, most: Option<u64>) {
     assert!(observed.run("halve a batch", size, hands.nack(&taken[2], 60_000, true)).await);
     assert!(observed.run("bury a batch", size, hands.bury(&taken[3])).await);
     let cursor = Default::default();
-    observed.run("skip an absent event", size, async {
-        let mut cursor: [String; 4] = cursor;
-        while let crate::store::Skipped::More(next) =
-            hands.store.skip("s", crate::EventId(7), 3, (1_000, 1 << 20), &cursor).await.unwrap()
-        {
-            cursor = next;
-        }
-    })
-    .await;
+    observed
+        .run("skip an absent event", size, async {
+            let mut cursor: [String; 4] = cursor;
+            while let crate::store::Skipped::More(next) =
+                hands.store.skip("s", crate::EventId(7), 3, (1_000, 1 << 20), &cursor).await.unwrap()
+            {
+                cursor = next;
+            }
+        })
+        .await;
     observed.run("end the pauses", size, hands.store.kick("s", 0)).await.unwrap();
     observed.run("drop the oldest batch", size, hands.store.drop_oldest("s", "limit")).await.unwrap();
     observed.run("size of the events", size, hands.store.event_size("s")).await.unwrap();
     assert_eq!(observed.run("check", size, hands.store.audit("s", 2_000, &[])).await.unwrap(), []);
-    observed.run("forget segments of the log", size, async {
-        let segments: Vec<u64> = hands.store.segments().await.unwrap().into_keys().collect();
-        hands.store.trim(&segments).await.unwrap();
-    })
-    .await;
+    observed
+        .run("forget segments of the log", size, async {
+            let segments: Vec<u64> = hands.store.segments().await.unwrap().into_keys().collect();
+            hands.store.trim(&segments).await.unwrap();
+        })
+        .await;
     number(&redis, "HSET", &["bus:purge", "s", "1"]).await;
     let waits = number(&redis, "HGET", &["bus:batches:gauges:event", "s"]).await;
     assert!(waits > (FULL * (batches - 6)).cast_signed(), "{waits}");
-    observed.run("end a subscription", size, async {
-        while hands.store.purge("s", crate::housekeeping::PURGE_PART).await.unwrap() {}
-    })
-    .await;
+    observed
+        .run("end a subscription", size, async {
+            while hands.store.purge("s", crate::housekeeping::PURGE_PART).await.unwrap() {}
+        })
+        .await;
 }
 
 /// The operations on so many subscribers.
@@ -268,15 +270,15 @@ async fn work_on_many_subscribers(subscribers: usize, most: Option<u64>) {
         observed.run("publish to 1,000 of them (see below)", size, hands.publish_urls(&["a"])).await;
     }
     let workers: Vec<String> = (0..64).map(|n| format!("w{n}")).collect();
-    let turn = observed.run("acquire, 64 workers", size, hands.store.acquire(&workers, 1_000, 256))
-        .await
-        .unwrap();
+    let turn =
+        observed.run("acquire, 64 workers", size, hands.store.acquire(&workers, 1_000, 256)).await.unwrap();
     observed.run("ack", size, hands.ack(&turn.taken[0])).await;
     observed.run("check one", size, hands.store.audit("s5:5", 2_000, &[])).await.unwrap();
     observed.run("drop the oldest batch", size, hands.store.drop_oldest("s5:5", "limit")).await.unwrap();
     observed.run("numbers of all", size, hands.store.numbers()).await.unwrap();
     number(&redis, "HSET", &["bus:purge", "s6:6", "1"]).await;
-    observed.run("end a subscription", size, hands.store.purge("s6:6", crate::housekeeping::PURGE_PART))
+    observed
+        .run("end a subscription", size, hands.store.purge("s6:6", crate::housekeeping::PURGE_PART))
         .await
         .unwrap();
 
@@ -289,7 +291,8 @@ async fn work_on_many_subscribers(subscribers: usize, most: Option<u64>) {
         for part in objects.chunks(hands.options.call_events) {
             let part: Vec<&str> = part.iter().map(String::as_str).collect();
             if generation == 4 {
-                observed.run("publish 200 events, which begins a generation", size, hands.publish_urls(&part))
+                observed
+                    .run("publish 200 events, which begins a generation", size, hands.publish_urls(&part))
                     .await;
                 break;
             }

@@ -190,8 +190,13 @@ impl Store {
     async fn scan(&self, script: &Script<FabricRole>, queue: &str, environment: &str) -> Result<u64, Error> {
         let (mut dropped, mut cursor) = (0, "0".to_owned());
         loop {
-            let (part, next): (u64, String) =
-                self.call(script, queue).arg(environment).arg(cursor).arg(SCAN_PART).run(self.redis()).await?;
+            let (part, next): (u64, String) = self
+                .call(script, queue)
+                .arg(environment)
+                .arg(cursor)
+                .arg(SCAN_PART)
+                .run(self.redis())
+                .await?;
             dropped += part;
             if next == "0" {
                 return Ok(dropped);

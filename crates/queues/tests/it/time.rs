@@ -118,9 +118,7 @@ async fn work_on_a_queue(facets: usize, noisy: usize, most: Option<u64>) {
     let found = observed.run("check", size, hands.queues.check(&queues)).await.unwrap();
     assert_eq!(found, []);
     observed.run("peek", size, hands.queues.peek(Q, None, 1_000)).await.unwrap();
-    observed.run("drop the messages of a facet", size, hands.queues.purge(Q, Some("noisy")))
-        .await
-        .unwrap();
+    observed.run("drop the messages of a facet", size, hands.queues.purge(Q, Some("noisy"))).await.unwrap();
     observed.run("drop all messages", size, hands.queues.purge(Q, None)).await.unwrap();
     let size = "10,000 dead letters";
     bury(&hands, "noisy", 9_000).await;

@@ -18,7 +18,8 @@ async fn backlog(objects: usize, events: usize) -> World {
     world.bus.handle.put_backend("search", one, "whsec_").await.unwrap();
     let names: Vec<String> = (0..objects).map(|n| format!("work:{n}")).collect();
     for part in names.chunks(300) {
-        let publishes = part.iter().map(|object| world.bus.handle.publish_group("shop", group(object, events)));
+        let publishes =
+            part.iter().map(|object| world.bus.handle.publish_group("shop", group(object, events)));
         assert!(futures_util::future::join_all(publishes).await.iter().all(Result::is_ok));
     }
     world
@@ -32,7 +33,8 @@ fn workers() -> Vec<(String, Vec<String>)> {
 /// Works on a backlog in each way that a script does.
 async fn work_off(world: &World, observed: Operations<'_, FabricRole>, size: &str) {
     let store = &world.stores[0];
-    let taken = observed.run("take 128 objects", size, store.take(&workers(), LEASE_MS, PART)).await.unwrap().taken;
+    let taken =
+        observed.run("take 128 objects", size, store.take(&workers(), LEASE_MS, PART)).await.unwrap().taken;
     assert_eq!(taken.len(), MAX_ASKED);
     let held: Vec<_> = taken.iter().map(|taken| taken.held.clone()).collect();
     observed.run("heartbeat of 128 workers", size, store.beat(&held, LEASE_MS)).await.unwrap();
