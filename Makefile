@@ -46,6 +46,8 @@ bench: packages-bench ## Compare performance with nginx, HAProxy, Caddy, brokers
 soak: packages-run ## Kill random parts under load for SOAK_SECONDS or SOAK_KILLS, and check all guarantees
 	cargo build --workspace
 	cargo test -p signalbox-tests --test it -- --ignored --nocapture soak
+	cargo test -p signalbox-bus -p signalbox-sequencer -p signalbox-machines -p signalbox-routing --lib -- --ignored --nocapture soak
+	cargo test -p signalbox-queues --test it -- --ignored --nocapture soak
 	SIGNALBOX_SEEDS=$${SIGNALBOX_SEEDS:-2000} cargo test -p signalbox-machines --lib -- tests::faults tests::predictions
 
 # LAB_SECONDS: duration (default 600). LAB_SEED repeats a sequence of faults. LAB_TOPOLOGIES: folders of examples/topologies.

@@ -84,8 +84,8 @@ const MAXIMA: [(&str, i64); 11] = [
     ("housekeeping_ms", 100),
     ("request_events", 10_000),
     ("batch_bytes", 8_388_608),
-    ("call_events", 2_000),
-    ("call_appends", 100_000),
+    ("call_events", 500),
+    ("call_appends", 1_000),
     ("call_bytes", 33_554_432),
 ];
 

@@ -12,7 +12,7 @@ use super::{Error, Handle};
 
 /// Maximum number of batches of one subscriber whose events are counted, and of events whose segments of the log are counted.
 /// Beyond that only the lanes are checked.
-const MOST: u64 = 10_000;
+const MOST: u64 = 2_000;
 /// Segments of the log that are checked for one subscriber, besides those that its events need.
 const SEGMENTS: usize = 1_000;
 /// Between the first look and the second.

@@ -6,7 +6,7 @@
 //! one has a higher sequence.
 
 use std::{
-    collections::{HashMap, VecDeque},
+    collections::{HashMap, HashSet, VecDeque},
     sync::Arc,
     time::Duration,
 };
@@ -40,19 +40,49 @@ const PATIENCE: Duration = Duration::from_millis(2_500);
 /// How long a call may take at least, even if its events have waited for earlier calls.
 const MIN_PATIENCE: Duration = Duration::from_millis(400);
 
-/// How many of the items at the front go into the next call. `appends` counts the subscribers and queues of an event.
+/// How many lists the events of a call are appended to: lanes of subscribers, and facets of queues.
+struct Appends<'a> {
+    view: &'a View,
+    /// The events of each topic, and the lanes of its subscribers.
+    topics: HashMap<&'a str, (usize, usize)>,
+    /// The place of a queue, and an environment.
+    facets: HashSet<(usize, &'a str)>,
+    count: usize,
+}
+
+impl<'a> Appends<'a> {
+    fn new(view: &'a View) -> Self {
+        Self { view, topics: HashMap::new(), facets: HashSet::new(), count: 0 }
+    }
+
+    /// Adds an event. Each subscriber of its topic appends it to one lane, perhaps to one that already gets an event.
+    fn add(&mut self, part: &'a Part) {
+        if let Some(topic) = part.topic() {
+            let subscribers = self.view.subscribers(topic);
+            let (events, lanes) =
+                self.topics.entry(topic).or_insert_with(|| (0, self.view.lanes_of_subscribers(topic)));
+            self.count += subscribers.min(lanes.saturating_sub(*events * subscribers));
+            *events += 1;
+        }
+        for queue in self.view.queues_for(&part.channel).iter() {
+            self.count += usize::from(self.facets.insert((*queue, &part.environment)));
+        }
+    }
+}
+
+/// How many of the items at the front go into the next call.
 fn cut<'a>(
     items: impl Iterator<Item = &'a Item>,
-    appends_of: impl Fn(&Part) -> usize,
+    view: &'a View,
     (most_events, most_appends, most_bytes): (usize, usize, usize),
 ) -> usize {
-    let (mut count, mut events, mut appends, mut bytes) = (0, 0, 0, 0);
+    let (mut count, mut events, mut appends, mut bytes) = (0, 0, Appends::new(view), 0);
     for item in items {
         events += item.events();
-        appends += item.parts.iter().map(&appends_of).sum::<usize>();
+        item.parts.iter().for_each(|part| appends.add(part));
         bytes += item.bytes();
         // One group always goes, however many events, subscribers or bytes it has.
-        if count > 0 && (events > most_events || appends > most_appends || bytes > most_bytes) {
+        if count > 0 && (events > most_events || appends.count > most_appends || bytes > most_bytes) {
             break;
         }
         count += 1;
@@ -101,11 +131,7 @@ impl Committer {
             let view = self.core.view();
             let options = &self.core.options;
             let limits = (options.call_events, options.call_appends, options.call_bytes);
-            let appends = |part: &Part| {
-                let subscribers = part.topic().map_or(0, |topic| view.subscribers(topic));
-                subscribers + view.queues_for(&part.channel).len()
-            };
-            let count = cut(waiting.iter(), appends, limits);
+            let count = cut(waiting.iter(), &view, limits);
             let items: Vec<Item> = waiting.drain(..count).collect();
             let bytes = items.iter().map(Item::bytes).sum();
             // The oldest item is the first.

@@ -81,9 +81,9 @@ pub struct Options {
     pub overdue_jobs: u64,
     #[serde(deserialize_with = "within::<_, _, 1, 100>")]
     pub memory_percent: u8,
-    #[serde(deserialize_with = "within::<_, _, 1, 2_000>")]
+    #[serde(deserialize_with = "within::<_, _, 1, 500>")]
     pub call_events: usize,
-    #[serde(deserialize_with = "within::<_, _, 1, 100_000>")]
+    #[serde(deserialize_with = "within::<_, _, 1, 1_000>")]
     pub call_appends: usize,
     #[serde(deserialize_with = "within::<_, _, 1024, 33_554_432>")]
     pub call_bytes: usize,

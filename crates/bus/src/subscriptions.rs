@@ -262,11 +262,17 @@ impl Handle {
     pub async fn subscribe(&self, client: &str, wanted: Wanted) -> Result<(), Error> {
         let limits = &self.core.options;
         let lanes = wanted.concurrency.unwrap_or(limits.concurrency);
-        if self.core.view().subscription(client).is_some_and(|before| before.concurrency != lanes) {
+        let before = self.core.view().subscription(client).map(|before| before.concurrency);
+        if before != Some(lanes) {
             for store in &self.core.stores {
-                if store.generations(client).await? >= MAX_GENERATIONS {
+                if store.generations(client).await? < MAX_GENERATIONS {
+                    continue;
+                }
+                if before.is_some() {
                     return Err(Error::TooMany(Limit::Generations(MAX_GENERATIONS)));
                 }
+                // They belong to subscriptions that ended.
+                housekeeping::purge_all(store, client).await?;
             }
         }
         let existed = self

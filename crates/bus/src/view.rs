@@ -141,6 +141,12 @@ impl View {
         self.by_topic.get(topic).map_or(0, Vec::len)
     }
 
+    /// The lanes of all subscribers of a topic together.
+    pub(super) fn lanes_of_subscribers(&self, topic: &str) -> usize {
+        let places = self.by_topic.get(topic).into_iter().flatten();
+        places.filter_map(|place| usize::try_from(self.targets.get(*place)?.concurrency).ok()).sum()
+    }
+
     /// Whether `client` may publish to `topic` without asking the fabric.
     pub(super) fn is_claimed_by(&self, topic: &str, client: &str) -> bool {
         self.registry.topics.get(topic).is_some_and(|publisher| publisher.as_deref() == Some(client))
@@ -204,13 +210,17 @@ pub(super) fn version(stamp: &str) -> u64 {
     stamp.split_once('.').and_then(|(version, _)| version.parse().ok()).unwrap_or_default()
 }
 
+/// Maximum number of events in a batch, even if its subscriber allows more: a script that halves or acknowledges a batch reads
+/// all of it.
+const MAX_BATCH_EVENTS: u64 = 4_000;
+
 /// A subscription as the scripts see it.
 pub(super) fn target(subscription: &Subscription) -> Target {
     Target {
         token: subscription.token.clone(),
         generation: subscription.generation,
         concurrency: subscription.concurrency,
-        max_events: subscription.max_events,
+        max_events: subscription.max_events.min(MAX_BATCH_EVENTS),
         timeout_ms: subscription.timeout_ms,
     }
 }

@@ -175,12 +175,15 @@ impl<D: Deliverer> Fetcher<D> {
     async fn fetch(&mut self, shutdown: &CancellationToken) {
         let asked = self.free_slots().min(MAX_TAKEN);
         let workers: Vec<String> = self.idle[self.idle.len() - asked..].to_vec();
-        match self.store.acquire(&workers, PROMOTE, self.slow_places()).await {
+        let places = self.slow_places();
+        match self.store.acquire(&workers, PROMOTE, places).await {
             Ok(turn) => {
                 if self.retry.succeeded() {
                     tracing::info!(shard = self.store.shard().index(), "jobs can be taken again");
                 }
-                self.more = turn.left > 0 || turn.taken.len() == asked;
+                // A call that has read many events leaves jobs for the next one.
+                let slow_left = turn.slow > 0 && turn.taken.len() < places;
+                self.more = turn.left > 0 || slow_left || turn.taken.len() == asked;
                 self.slow_waits = turn.slow > 0;
                 self.clock = (turn.now_ms, Instant::now());
                 self.next_due = turn.next_due_ms.map(|due| in_future(due, turn.now_ms));

@@ -28,7 +28,7 @@ const HOUR_MS: u64 = 3_600_000;
 /// Counts that a process holds at most. More are counted under no state until they have been added.
 const MAX_HELD: usize = 100_000;
 /// Counts that one call adds.
-const PART: usize = 1_000;
+pub(super) const PART: usize = 500;
 
 /// Something that is counted.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]

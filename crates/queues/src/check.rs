@@ -1,7 +1,7 @@
 //! Consistency of queues, checked on a running system.
 //!
-//! One script reads a queue's shard, so the data is of one moment. A suspected violation is checked again before it is
-//! reported.
+//! One script reads a part of a queue's shard, so the data is of one moment. A suspected violation is checked again before it
+//! is reported.
 
 use std::time::Duration;
 
@@ -10,9 +10,9 @@ use tokio::time::sleep;
 
 use super::{Error, handle::Handle};
 
-/// Maximum number of facets, and of messages in flight or delayed, that are checked per queue. Larger queues
-/// are checked only in part.
-const MAX_ITEMS: usize = 10_000;
+/// Facets that one call checks, and messages in flight or delayed. It limits how long a call blocks Redis. The sums over the
+/// messages of a larger queue are not checked.
+const PART: usize = 120;
 /// The pause before a suspected violation is checked again.
 const BETWEEN_LOOKS: Duration = Duration::from_millis(200);
 
@@ -22,23 +22,31 @@ impl Handle {
         let mut findings = Vec::new();
         for (shard, store) in self.inner.stores.iter().enumerate() {
             for queue in queues {
-                let first = store.audit(queue, MAX_ITEMS).await?;
-                if first.is_empty() {
-                    continue;
+                let mut after = String::new();
+                loop {
+                    let (next, first) = store.audit(queue, PART, &after).await?;
+                    if !first.is_empty() {
+                        sleep(BETWEEN_LOOKS).await;
+                        let (_, second) = store.audit(queue, PART, &after).await?;
+                        let confirmed = second.into_iter().filter(|found| first.contains(found));
+                        findings.extend(confirmed.map(|found| finding(shard, queue, found)));
+                    }
+                    if next.is_empty() {
+                        break;
+                    }
+                    after = next;
                 }
-                sleep(BETWEEN_LOOKS).await;
-                let second = store.audit(queue, MAX_ITEMS).await?.into_iter();
-                findings.extend(second.filter(|found| first.contains(found)).map(
-                    |(predicate, environment, what)| {
-                        let name = match &*environment {
-                            "" => queue.clone(),
-                            environment => format!("{queue}:{environment}"),
-                        };
-                        Finding { subsystem: "queues".to_owned(), predicate, shard, name, what }
-                    },
-                ));
             }
         }
         Ok(findings)
     }
+}
+
+fn finding(shard: usize, queue: &str, found: (String, String, String)) -> Finding {
+    let (predicate, environment, what) = found;
+    let name = match &*environment {
+        "" => queue.to_owned(),
+        environment => format!("{queue}:{environment}"),
+    };
+    Finding { subsystem: "queues".to_owned(), predicate, shard, name, what }
 }

@@ -24,6 +24,8 @@ use super::{
 /// Maximum number of calls in one pull that deliver nothing although there are messages: they dropped expired
 /// messages, or other consumers got the messages.
 const EMPTY_CALLS: usize = 20;
+/// Maximum number of messages that one call delivers. It limits how long a call blocks Redis: each may be of another facet.
+pub(super) const PULL_PART: usize = 100;
 
 /// The parameters of a pull.
 #[derive(Debug, Clone, Copy)]
@@ -177,13 +179,15 @@ impl Handle {
         let first = inner.turn.fetch_add(1, Ordering::Relaxed);
         let nonce = nonce();
         let (mut handed, mut more) = (Handed::default(), false);
-        for shard in (0..shards).map(|n| (first + n) % shards) {
+        let mut places = (0..shards).map(|n| (first + n) % shards).peekable();
+        while let Some(shard) = places.peek().copied() {
             if left.messages == 0 || left.bytes == 0 {
                 // The shard was not checked, so it may have messages.
                 more = true;
                 break;
             }
-            let consumer = Consumer { most: left.messages, nonce: nonce.clone() };
+            let most = left.messages.min(PULL_PART);
+            let consumer = Consumer { most, nonce: nonce.clone() };
             let pulled = match self.pull_shard(shard, source, request, consumer, left.bytes).await {
                 Ok(pulled) => pulled,
                 // The consumer gets the messages of an earlier shard; the next pull will report this error.
@@ -193,7 +197,12 @@ impl Handle {
             if pulled.lost > 0 {
                 tracing::error!(queue, lost = pulled.lost, "bodies of queued messages missing in the log");
             }
-            more |= pulled.more;
+            // A large pull takes several calls of a shard.
+            let is_part = pulled.more && pulled.messages.len() == most;
+            if !is_part {
+                more |= pulled.more;
+                places.next();
+            }
             let due_in = pulled.next_due_ms.map(|due| due.saturating_sub(pulled.now_ms));
             handed.next_due_in_ms = [handed.next_due_in_ms, due_in].into_iter().flatten().min();
             for taken in pulled.messages {

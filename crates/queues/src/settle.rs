@@ -8,6 +8,9 @@ use super::{
     store::{Disposition, Held},
 };
 
+/// Maximum number of receipts in one call. It limits how long a call blocks Redis: each message may be of another facet.
+pub(super) const SETTLE_PART: usize = 100;
+
 /// The result of settling a receipt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Settled {
@@ -91,7 +94,10 @@ impl Handle {
         }
         for (shard, receipts) in by_shard {
             let held: Vec<Held> = receipts.iter().map(|(_, one)| (one.id, one.proof())).collect();
-            let found = action.carry_out(&self.inner, shard, queue, held).await?;
+            let mut found = Vec::with_capacity(held.len());
+            for part in held.chunks(SETTLE_PART) {
+                found.extend(action.carry_out(&self.inner, shard, queue, part).await?);
+            }
             let mut now_ms = None;
             for ((place, receipt), found) in receipts.iter().zip(found) {
                 answers[*place] = match found {
@@ -128,16 +134,16 @@ impl Action {
         inner: &Inner,
         shard: usize,
         queue: &str,
-        held: Vec<Held>,
+        held: &[Held],
     ) -> Result<Vec<Option<Settled>>, Error> {
         let store = &inner.stores[shard];
         Ok(match self {
-            Self::Ack => inner.shared_calls.ack(store, shard, queue, held).await?,
+            Self::Ack => inner.shared_calls.ack(store, shard, queue, held.to_vec()).await?,
             Self::Nack(disposition) => {
-                store.nack(queue, disposition, inner.options.dead_messages, &held).await?
+                store.nack(queue, disposition, inner.options.dead_messages, held).await?
             }
             Self::Extend { lease_ms } => {
-                let (until_ms, extended) = store.extend(queue, lease_ms, &held).await?;
+                let (until_ms, extended) = store.extend(queue, lease_ms, held).await?;
                 extended.into_iter().map(|held| held.then_some(Settled::Extended(until_ms))).collect()
             }
         })

@@ -9,14 +9,16 @@ use signalbox_store::{Combiner, SharedResult};
 
 use super::{
     Error, Settled,
+    pull::PULL_PART,
+    settle::SETTLE_PART,
     store::{Consumer, Held, PullCall, PullReply, Pulled, Store},
 };
 
 /// Maximum number of messages that a shared call delivers, so that other calls of the fabric do not wait
 /// long.
-const SHARED_PULL: usize = 200;
+const SHARED_PULL: usize = PULL_PART;
 /// Maximum number of receipts that a shared call acknowledges.
-const SHARED_ACK: usize = 500;
+const SHARED_ACK: usize = SETTLE_PART;
 
 /// Pulls with the same key can share a call.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]

@@ -15,8 +15,6 @@ use super::{
     store::Store,
 };
 
-/// Maximum number of messages with an expired lease, and with an ended delay, that one call returns.
-const PART: usize = 500;
 /// The pause before a retry if the fabric does not answer.
 const PAUSE: Duration = Duration::from_secs(1);
 /// The pause before a queue is swept again whose data is damaged. The others are swept in the meantime.
@@ -94,7 +92,7 @@ async fn sweep_due(inner: &Inner, store: &Store) -> Result<Duration, signalbox_s
         if due_ms > now_ms {
             return Ok(Duration::from_millis(due_ms - now_ms));
         }
-        let swept = match store.sweep(&queue, PART, inner.options.dead_messages).await {
+        let swept = match store.sweep(&queue, inner.options.dead_messages).await {
             Err(error) if error.kind() == Kind::Broken => {
                 let source = std::error::Error::source(&error).map(ToString::to_string);
                 tracing::error!(queue, %error, source, "queue not swept");

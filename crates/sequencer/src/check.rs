@@ -11,7 +11,7 @@ use super::store::{Store, Suspicion};
 use signalbox_bus::Finding;
 
 /// Maximum number of objects checked in one call.
-const PART: usize = 500;
+const PART: usize = 150;
 /// The pause before a suspected violation is checked again.
 const BETWEEN_LOOKS: Duration = Duration::from_millis(200);
 /// Maximum number of violations that are reported per shard. More of them would add no information.

@@ -46,11 +46,11 @@ pub(super) const REDRIVEN: &[u8] = b",\"redriven\":true";
 /// How long the id of the last event sent is kept, in milliseconds.
 const LAST_ID_MS: u64 = 30 * 24 * 3600 * 1000;
 /// Maximum number of commits in one call. Each takes one command, so this limits the duration of a call.
-const MAX_COMMITS: usize = 64;
+pub(super) const MAX_COMMITS: usize = 64;
 /// Maximum number of leases to extend in one call.
 const MAX_BEATS: usize = 500;
 /// Maximum number of objects to examine, and of events to drop, in one call of the removal script.
-const CLEARED: (usize, usize) = (100, 500);
+const CLEARED: (usize, usize) = (40, 300);
 
 /// A dead letter that is being redriven.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -32,10 +32,10 @@ use signalbox_egress::Outcome;
 /// The longest time between two checks for ready objects.
 const MAX_SLEEP: Duration = Duration::from_secs(60);
 /// Maximum number of leases to sweep, and of objects to make ready, in one call.
-const PART: usize = 100;
+pub(super) const PART: usize = 100;
 /// Maximum number of workers in one call, unless a single backend has more. Each costs a few commands, so this
 /// limits how long a call blocks Redis.
-const MAX_ASKED: usize = 256;
+pub(super) const MAX_ASKED: usize = 128;
 /// The longest pause between two attempts to record the result of a visit while the fabric is unavailable.
 const MAX_SETTLE_PAUSE: Duration = Duration::from_secs(2);
 /// Maximum number of attempts to record a result that the fabric rejects. After that the lease expires.

@@ -6,6 +6,7 @@
 //! - [`eventually`] waits for a condition. No test sleeps for a fixed time.
 //! - [`Ports`] reserves TCP ports without a race.
 //! - [`wire::Wire`] is a TCP proxy that delays, drops and cuts.
+//! - [`work`] measures how much a Redis server works, and how long one command blocks it.
 //! - [`Fuzz`] mutates the inputs of a parser.
 //!
 //! Nothing here replaces Redis or a network with a mock. Functions panic instead of returning errors: a test that cannot
@@ -21,6 +22,7 @@ mod server;
 mod servers;
 mod wait;
 pub mod wire;
+pub mod work;
 
 pub use fuzz::Fuzz;
 pub use ports::Ports;

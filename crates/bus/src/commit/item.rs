@@ -200,10 +200,9 @@ impl Item {
         }
     }
 
-    /// How many events it has.
+    /// How many events it counts as, by its cost. A change of a label costs as much as two events, even without an event.
     pub(crate) fn events(&self) -> usize {
-        // A change without events costs a call as much.
-        self.parts.len().max(1)
+        (self.parts.len() + if self.change.is_some() { 2 } else { 0 }).max(1)
     }
 
     pub(crate) fn bytes(&self) -> usize {

@@ -11,6 +11,12 @@
 -- health, kicks, {items of the batch}, {gaps of the lane}} for each job}.
 -- Caller: Store::acquire
 
+-- Events in the batches of a call, after which no more batches are read, and jobs without a batch that a call tries. The caller
+-- calls again. A batch has up to 10,000 events, so without these limits a call could block Redis for long.
+local MAX_EVENTS, MAX_TRIES = 2000, 500
+-- Ms after which a job is tried again whose lane cannot be read.
+local BROKEN_PAUSE_MS = 10000
+
 -- Makes due scheduled jobs instant.
 local function promote_due(lanes, now, most)
   local due = redis.call('ZRANGE', KEYS[5], '-inf', lanes.text(now), 'BYSCORE', 'LIMIT', 0, most)
@@ -30,81 +36,99 @@ local function lane_of(lanes, job)
   return what[2][1], lanes.text(what[2][2]), lanes.text(what[2][3])
 end
 
--- The job for the worker; nil if its lane is empty, or waits for an older generation.
-local function open_job(lanes, worker, job, held)
+-- What a worker needs to know of a lane. Raises an error if a key that it reads, or that `open_job` then writes to, has another
+-- type; it writes nothing.
+local function read_lane(lanes, token, generation, name, held)
+  local lane = { bid = redis.call('LINDEX', lanes.ready_key(token, name), 0) }
+  lane.promote = not lane.bid
+  if lane.promote then lane.bid = redis.call('HGET', lanes.current_key(token), name) end
+  lane.waits = lane.bid and not held and lanes.must_wait(token, generation)
+  if not lane.bid or lane.waits then
+    lanes.expect('list', lanes.behind_key(token))
+    lanes.expect('set', lanes.waiting_key(token))
+  else
+    lane.items = redis.call('LRANGE', lanes.batch_key(lane.bid), 0, -1)
+    lane.gaps = redis.call('LRANGE', lanes.gaps_key(token, name), 0, -1)
+    lane.known = redis.call('HMGET', lanes.base .. 'subscriber:' .. token, 'health_points', 'kicks')
+  end
+  return lane
+end
+
+-- The job for the worker; nil if its lane is empty, or waits for an older generation, or cannot be read. In that case the job is
+-- tried again later, so that it does not stop the others; `check` reports the lane.
+local function open_job(lanes, worker, job, now, held)
   local token, generation, number = lane_of(lanes, job)
   if not token then return nil end
   local name = generation .. '.' .. number
-  local ready = lanes.ready_key(token, name)
-  local bid = redis.call('LINDEX', ready, 0)
-  local promote = not bid
-  if promote then
-    bid = redis.call('HGET', lanes.current_key(token), name)
-    if not bid then
-      redis.call('SREM', KEYS[4], job)
-      lanes.next_in_line(token)
-      return nil
-    end
+  local is_readable, lane = pcall(read_lane, lanes, token, generation, name, held)
+  if not is_readable then
+    lanes.schedule(job, now + BROKEN_PAUSE_MS)
+    return nil
   end
-  if not held and lanes.must_wait(token, generation) then
+  if not lane.bid then
+    redis.call('SREM', KEYS[4], job)
+    lanes.next_in_line(token)
+    return nil
+  end
+  if lane.waits then
     redis.call('SADD', lanes.waiting_key(token), job)
     lanes.next_in_line(token)
     return nil
   end
-  if promote then
+  if lane.promote then
     redis.call('HDEL', lanes.current_key(token), name, name .. ':bytes')
-    redis.call('RPUSH', ready, bid)
+    redis.call('RPUSH', lanes.ready_key(token, name), lane.bid)
   end
-  local known = redis.call('HMGET', lanes.base .. 'subscriber:' .. token, 'health_points', 'kicks')
-  return { worker, job, token, generation, number, bid, known[1] or '100', known[2] or '0',
-    redis.call('LRANGE', lanes.batch_key(bid), 0, -1), redis.call('LRANGE', lanes.gaps_key(token, name), 0, -1) }
+  return { worker, job, token, generation, number, lane.bid, lane.known[1] or '100', lane.known[2] or '0', lane.items,
+    lane.gaps }
 end
 
 -- The next job: one that waits for a slow delivery if one may begin, otherwise an instant one.
-local function next_job(lanes, places)
-  local job = places.free > 0 and redis.call('LPOP', lanes.slow_key)
+local function next_job(lanes, left)
+  local job = left.places > 0 and redis.call('LPOP', lanes.slow_key)
   if not job then return redis.call('LPOP', KEYS[6]) end
-  places.free = places.free - 1
+  left.places = left.places - 1
   return job
 end
 
--- Takes a job for a worker: the one that it holds already, or the next one.
-local function take(lanes, worker, now, places)
-  local pending = lanes.pending_key(worker)
-  local own = redis.call('LINDEX', pending, 0)
+-- Takes a job for a worker: the one that it holds already (`own`), or the next one.
+local function take(lanes, worker, own, now, left)
   if own then
-    local entry = open_job(lanes, worker, own, true)
+    local entry = open_job(lanes, worker, own, now, true)
     if entry then return entry end
     lanes.let_go(worker)
   end
-  -- If a job has no batch, its worker tries the next one, up to a limit; the caller calls again.
-  for _ = 1, 100 do
-    local job = next_job(lanes, places)
+  -- If a job has no batch, its worker tries the next one.
+  while left.tries > 0 do
+    local job = next_job(lanes, left)
     if not job then return nil end
-    local entry = open_job(lanes, worker, job, false)
+    local entry = open_job(lanes, worker, job, now, false)
     if entry then
-      redis.call('RPUSH', pending, job, entry[8])
+      redis.call('RPUSH', lanes.pending_key(worker), job, entry[8])
       redis.call('SADD', KEYS[7], worker)
       redis.call('HSET', KEYS[8], worker, lanes.text(now))
       return entry
     end
+    left.tries = left.tries - 1
   end
 end
 
--- Events of batches, without the first of each, after which no further job is taken in a call: reading them takes time.
-local MAX_EVENTS = 2000
-
 local function main(lanes)
-  local now = lanes.now(ARGV[1])
+  local now, own = lanes.now(ARGV[1]), {}
+  lanes.expect_own()
+  lanes.expect('list', lanes.slow_key)
+  lanes.expect('hash', KEYS[10])
+  for at = 4, #ARGV do own[at] = redis.call('LINDEX', lanes.pending_key(ARGV[at]), 0) end
+
   promote_due(lanes, now, tonumber(ARGV[2]))
-  local reply, places = { lanes.text(now), '', 0, 0, '' }, { free = tonumber(ARGV[3]) }
-  local at, events = 4, 0
-  while ARGV[at] and events < MAX_EVENTS do
-    local entry = take(lanes, ARGV[at], now, places)
+  local reply, at = { lanes.text(now), '', 0, 0, '' }, 4
+  local left = { places = tonumber(ARGV[3]), events = MAX_EVENTS, tries = MAX_TRIES }
+  while ARGV[at] and left.events > 0 do
+    local entry = take(lanes, ARGV[at], own[at], now, left)
     if entry then
       reply[#reply + 1] = entry
       -- The first three values of a batch describe it; the events follow.
-      events = events + #entry[9] - 4
+      left.events = left.events - #entry[9] + 3
     end
     at = at + 1
   end

@@ -4,9 +4,12 @@
 -- ARGV[2]: integer, maximum number of batches whose events are counted, and of events whose segments of the log are counted
 -- ARGV[3...]: integers, segments of the log that the subscriber seems to need
 -- Returns an array of findings, each a predicate, a lane or gauge, and what is wrong: B1, a lane with a batch has
--- exactly one job, and one without has none; B2, gauges equal the sums over the batches; B3, a segment of the log counts the
--- events of the batches that need it.
+-- exactly one job, and one without has none, or one that can be taken; B2, gauges equal the sums over the batches; B3, a
+-- segment of the log counts the events of the batches that need it.
 -- Caller: Store::audit
+
+-- Jobs in a shared list above which the list is not read. A job that is in no other state is then assumed to be there.
+local MAX_LISTED = 1000
 
 -- The number of workers that hold each job.
 local function held_jobs(lanes)
@@ -18,12 +21,22 @@ local function held_jobs(lanes)
   return held
 end
 
+-- How often each job is in the lists of jobs that can be taken, which all subscribers share; nil if these are too long to be
+-- read.
+local function listed_jobs(lanes)
+  local listed = {}
+  for _, key in ipairs({ KEYS[6], lanes.slow_key }) do
+    if redis.call('LLEN', key) > MAX_LISTED then return nil end
+    for _, job in ipairs(redis.call('LRANGE', key, 0, -1)) do listed[job] = (listed[job] or 0) + 1 end
+  end
+  return listed
+end
+
 -- The number of states that a job is in.
-local function places_of(lanes, token, job, held)
-  local places = (held[job] or 0) + #redis.call('LPOS', KEYS[6], job, 'COUNT', 2)
+local function places_of(lanes, token, job, held, listed)
+  local places = (held[job] or 0) + (listed and listed[job] or 0)
     + redis.call('SISMEMBER', lanes.waiting_key(token), job)
     + #redis.call('LPOS', lanes.behind_key(token), job, 'COUNT', 2)
-    + #redis.call('LPOS', lanes.slow_key, job, 'COUNT', 2)
   return redis.call('ZSCORE', KEYS[5], job) and places + 1 or places
 end
 
@@ -40,13 +53,16 @@ local function count_events(lanes, bid, needed)
 end
 
 -- Checks the job of a lane. Returns the lane's batches, and their events if they are `counted`.
-local function check_lane(lanes, token, generation, number, held, counted, needed, found)
+local function check_lane(lanes, token, generation, number, jobs, counted, needed, found)
   local name, events = generation.name .. '.' .. number, 0
   local ready = redis.call('LLEN', lanes.ready_key(token, name))
   local current = redis.call('HGET', lanes.current_key(token), name)
   local job, batches = lanes.job(token, generation.name, number), ready + (current and 1 or 0)
-  local places, expected = places_of(lanes, token, job, held), batches > 0 and 1 or 0
-  if places ~= expected or redis.call('SISMEMBER', KEYS[4], job) ~= expected then
+  local expected, places = batches > 0 and 1 or 0, places_of(lanes, token, job, jobs.held, jobs.listed)
+  -- The job of a lane whose batches were dropped stays in a shared list until a worker takes it.
+  if expected == 0 and redis.call('SISMEMBER', KEYS[4], job) == 1 then expected = 1 end
+  local is_unknown = places < expected and not jobs.listed
+  if places ~= expected and not is_unknown or redis.call('SISMEMBER', KEYS[4], job) ~= expected then
     found('B1', name, 'lane ' .. name .. ' has ' .. lanes.text(batches) .. ' batches, and its job is in '
       .. lanes.text(places) .. ' states')
   end
@@ -85,13 +101,13 @@ local function main(lanes)
   local function found(predicate, place, what) findings[#findings + 1] = { predicate, place, what } end
   -- A subscription that ended is removed in parts, and its state is inconsistent until that is done.
   if redis.call('HEXISTS', lanes.base .. 'purge', token) == 1 then return findings end
-  local held, batches, events = held_jobs(lanes), 0, 0
+  local jobs, batches, events = { held = held_jobs(lanes), listed = listed_jobs(lanes) }, 0, 0
   local counted = tonumber(redis.call('HGET', KEYS[3], token) or 0) <= most
   local needed = counted and tonumber(redis.call('HGET', KEYS[2], token) or 0) <= most and {} or nil
   for _, generation in ipairs(lanes.generations(token)) do
     local here = 0
     for number = 0, generation.lanes - 1 do
-      local lane_batches, lane_events = check_lane(lanes, token, generation, number, held, counted, needed, found)
+      local lane_batches, lane_events = check_lane(lanes, token, generation, number, jobs, counted, needed, found)
       here, events = here + lane_batches, events + lane_events
     end
     if here ~= generation.batches then

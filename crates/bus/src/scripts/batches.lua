@@ -20,12 +20,18 @@ end
 
 -- Records that a subscriber no longer needs the bodies of these items. A key of another type only keeps its segment.
 function lanes.release(token, items)
-  local counts = {}
+  local counts, segment, from, to, count = {}, nil, 0, 0, 0
   for i = 1, #items do
+    -- Most items of a batch are in one segment, and are compared with its ends only.
     local id = tonumber(items[i])
-    local segment = id and math.floor(id / SEGMENT) or tonumber(string.match(items[i], '@(%d+)$'))
-    counts[segment] = (counts[segment] or 0) + 1
+    if not id or id < from or id >= to then
+      if segment then counts[segment] = (counts[segment] or 0) + count end
+      segment, count = id and math.floor(id / SEGMENT) or tonumber(string.match(items[i], '@(%d+)$')), 0
+      from, to = id and segment * SEGMENT or 0, id and (segment + 1) * SEGMENT or 0
+    end
+    count = count + 1
   end
+  if segment then counts[segment] = (counts[segment] or 0) + count end
   for segment, count in pairs(counts) do
     local key = base .. 'log:' .. text(segment) .. ':held'
     local left = redis.pcall('HINCRBY', key, token, -count)
@@ -39,36 +45,59 @@ function lanes.pending_key(worker) return base .. 'jobs:pending:main:' .. worker
 function lanes.gap_of(token, name, items, reason)
   local first, last
   for i = 1, #items do
-    local id = lanes.item(items[i])
-    if not first or tonumber(id) < tonumber(first) then first = id end
-    if not last or tonumber(id) > tonumber(last) then last = id end
+    local id = tonumber(items[i]) or tonumber((lanes.item(items[i])))
+    if not first or id < first then first = id end
+    if not last or id > last then last = id end
   end
-  if first then lanes.gap(token, name, first, last, #items, reason) end
+  if first then lanes.gap(token, name, text(first), text(last), #items, reason) end
+end
+
+-- The oldest events of a batch, at most `most`, and whether it has more. `head` are the values that are before the events.
+function lanes.oldest_of(bid, most)
+  local batch = redis.call('LRANGE', batch_key(bid), 0, 2 + most)
+  local head = { batch[1], batch[2], batch[3] }
+  return lists.copy(batch, 4), head, redis.call('LLEN', batch_key(bid)) > #batch
+end
+
+-- Removes these events from a batch that has more. Redis accepts the LPOP at its memory limit, and then everything after it.
+function lanes.cut(bid, items, head)
+  redis.call('LPOP', batch_key(bid), #items + 3)
+  redis.call('LPUSH', batch_key(bid), head[3], head[2], head[1])
 end
 
 -- Adds dead letters to those of a subscriber, and removes its oldest beyond the limits in events and bytes. `list` is the key
--- of its dead letters, `sizes` that of the bytes by token.
+-- of its dead letters, `sizes` that of the bytes by token. At most twice as much is removed as is added, and some more, so a
+-- list whose limits were lowered shrinks to them without a long call.
 function lanes.keep_dead(list, sizes, token, letters, max_events, max_bytes)
-  local bytes, kept = 0, 0
-  for i = 1, #letters do
-    kept = redis.call('RPUSH', list, letters[i])
-    bytes = bytes + #letters[i]
+  local added, removed, freed = 0, 0, 0
+  lists.call('RPUSH', list, letters)
+  for i = 1, #letters do added = added + #letters[i] end
+  local kept, held = redis.call('LLEN', list), tonumber(redis.call('HGET', sizes, token) or 0) + added
+  while kept > removed and (kept - removed > max_events or held - freed > max_bytes)
+    and removed < 2 * #letters + 100 and freed < 2 * added + 1048576 do
+    freed = freed + #redis.call('LPOP', list)
+    removed = removed + 1
   end
-  local held = redis.call('HINCRBY', sizes, token, bytes)
-  while kept > max_events or (held > max_bytes and kept > 0) do
-    local oldest = redis.call('LPOP', list)
-    kept = kept - 1
-    held = redis.call('HINCRBY', sizes, token, -#oldest)
-    redis.call('HINCRBY', KEYS[9], 'events.dead_forgotten', 1)
-  end
+  redis.call('HINCRBY', sizes, token, lanes.text(added - freed))
+  if removed > 0 then redis.call('HINCRBY', KEYS[9], 'events.dead_forgotten', removed) end
 end
+
+-- The oldest generation that has batches, by token; 0 if none has. A call that takes jobs changes no generation, and it asks
+-- for every job.
+local oldest = {}
 
 -- Whether lanes of an older generation still have batches, so that this one has to wait.
 function lanes.must_wait(token, generation)
-  for _, older in ipairs(lanes.generations(token)) do
-    if older.batches > 0 then return tonumber(older.name) < tonumber(generation) end
+  if not oldest[token] then
+    oldest[token] = 0
+    for _, older in ipairs(lanes.generations(token)) do
+      if older.batches > 0 then
+        oldest[token] = tonumber(older.name)
+        break
+      end
+    end
   end
-  return false
+  return oldest[token] > 0 and oldest[token] < tonumber(generation)
 end
 
 -- Removes a batch that is not in any list.
@@ -89,14 +118,11 @@ function lanes.next_in_line(token, all)
   end
 end
 
--- Removes a job that no worker holds.
+-- Removes a job of a lane without batches that no worker holds. If the job can be taken, it stays: a search would pass over the
+-- jobs of all subscribers. A worker that takes it finds that its lane is empty, and removes it.
 function lanes.withdraw(token, job)
-  redis.call('SREM', KEYS[4], job)
   if redis.call('ZREM', KEYS[5], job) + redis.call('SREM', lanes.waiting_key(token), job)
-    + redis.call('LREM', lanes.behind_key(token), 1, job) > 0 then return end
-  if redis.call('LREM', KEYS[6], 1, job) + redis.call('LREM', lanes.slow_key, 1, job) > 0 then
-    lanes.next_in_line(token)
-  end
+    + redis.call('LREM', lanes.behind_key(token), 1, job) > 0 then redis.call('SREM', KEYS[4], job) end
 end
 
 -- How often the pauses of a subscriber's lanes were ended. If that changes while a job is held, what its worker knows of

@@ -1,6 +1,6 @@
--- Drops the oldest batch of a subscriber that is not in flight, and records the gap. The reason to drop is checked in the same
--- step, because the subscriber may have caught up in the meantime. Its first write frees memory, so it works at the memory
--- limit.
+-- Drops the oldest batch of a subscriber that is not in flight, or its oldest events if it has many, and records the gap. The
+-- reason to drop is checked in the same step, because the subscriber may have caught up in the meantime. Its first write frees
+-- memory, so it works at the memory limit.
 -- KEYS[1-9]: the keys of the lanes, see lanes.lua
 -- ARGV[1]: string, token of the subscriber
 -- ARGV[2]: string, reason, for the gap
@@ -12,6 +12,8 @@
 -- Ten seconds in ms, which is the span of one segment of the log.
 local SEGMENT_MS = 10000
 local EPOCH = 1704067200000
+-- Maximum number of events that a call drops.
+local MAX_EVENTS = 2000
 
 -- Whether the subscriber has too many events, or needs the segment.
 local function has_reason(lanes, token)
@@ -52,18 +54,27 @@ local function main(lanes)
   if not oldest then return 0 end
   -- What was published after the segment ended is not in it: the batch that needs it is in flight.
   if ARGV[4] ~= '' and oldest.created >= EPOCH + (tonumber(ARGV[4]) + 1) * SEGMENT_MS then return 0 end
-  local items = call('LRANGE', lanes.batch_key(oldest.bid), 3, -1)
+  local items, head, more = lanes.oldest_of(oldest.bid, MAX_EVENTS)
 
-  call('ZREM', KEYS[1], oldest.bid)
-  if oldest.ready then
-    call('LREM', lanes.ready_key(token, oldest.name), 1, oldest.bid)
+  if more then
+    lanes.cut(oldest.bid, items, head)
   else
-    call('HDEL', lanes.current_key(token), oldest.name, oldest.name .. ':bytes')
+    call('ZREM', KEYS[1], oldest.bid)
+    -- The batch is the first or the second one of the list.
+    if oldest.ready then
+      call('LREM', lanes.ready_key(token, oldest.name), 1, oldest.bid)
+    else
+      call('HDEL', lanes.current_key(token), oldest.name, oldest.name .. ':bytes')
+    end
   end
   lanes.gap_of(token, oldest.name, items, ARGV[2])
-  lanes.remove(oldest.bid, token, oldest.generation, #items)
   lanes.release(token, items)
   call('HINCRBY', KEYS[9], 'events.dropped', #items)
+  if more then
+    lanes.count(token, oldest.generation, -#items, 0)
+    return #items
+  end
+  lanes.remove(oldest.bid, token, oldest.generation, #items)
   -- A lane without a batch has no job. A lane that still has batches keeps its job in its state.
   if not in_flight[oldest.job] and call('EXISTS', lanes.ready_key(token, oldest.name)) == 0
     and call('HEXISTS', lanes.current_key(token), oldest.name) == 0 then

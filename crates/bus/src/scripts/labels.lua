@@ -8,8 +8,8 @@
 -- The words of a change: machine (empty when the group has no change; then there are no others), the header that the
 -- record must have (empty: the record must not exist), the version of the definition that must be current (empty: any),
 -- the record before the ID, the record after it, ms after which it expires (empty: no expiry), the ID of the label's last
--- event (empty: none), the number of index entries, and for each of these the key after `machine:`, the member, and its score (empty: it is removed); then the
--- number of lines for the label's log (`object:machine:<machine>:<label>:log`), and, unless it is 0, how many lines the log
+-- event (empty: none), the number of index entries, and for each of these the key after `machine:`, the member, and its score
+-- (empty: it is removed); then the number of lines for the label's log (`object:machine:<machine>:<label>:log`), and, unless it is 0, how many lines the log
 -- keeps, ms after which it expires, and the lines.
 --
 -- Most of a call's changes concern the same few indexes, and a command costs more than its members. So records and

@@ -13,8 +13,9 @@
 -- Keys that only the script can know (of a lane, its current batch, a segment of the log) are built from the first
 -- one, so they have its hash tag and are in its shard.
 --
--- A lane's job exists exactly while the lane has a batch, ready or current: the batch in flight stays the head of the
--- ready list until it is settled. So the reads of `plan` show whether a job has to be created.
+-- A lane has exactly one job while it has a batch, ready or current: the batch in flight stays the head of the ready list until
+-- it is settled. So the reads of `plan` show whether a job may have to be created. A lane whose batches were dropped may still
+-- have a job that can be taken; its worker removes it.
 
 local lanes = {}
 local base = string.sub(KEYS[1], 1, -1 - #'batches:index')
@@ -111,17 +112,42 @@ function lanes.generations(token)
   return list
 end
 
--- Records that a range of a lane's events may not have been delivered.
-function lanes.gap(token, name, first, last, count, reason)
+-- The gap that spans two gaps, with the reason of the older one.
+local function merge(older, newer)
+  local f1, l1, c1, reason = string.match(older, '^(%d+) (%d+) (%d+) (.*)$')
+  local f2, l2, c2 = string.match(newer, '^(%d+) (%d+) (%d+) ')
+  if tonumber(f2) < tonumber(f1) then f1 = f2 end
+  if tonumber(l2) > tonumber(l1) then l1 = l2 end
+  return f1 .. ' ' .. l1 .. ' ' .. text(c1 + c2) .. ' ' .. reason
+end
+
+-- Adds a gap to a lane.
+local function add_gap(token, name, entry)
   local key = gaps_key(token, name)
-  local entry = first .. ' ' .. last .. ' ' .. text(count) .. ' ' .. reason
   if redis.call('RPUSH', key, entry) > MAX_GAPS then
     local newer, older = redis.call('RPOP', key), redis.call('RPOP', key)
-    local f1, l1, c1, reason_before = string.match(older, '^(%d+) (%d+) (%d+) (.*)$')
-    local f2, l2, c2 = string.match(newer, '^(%d+) (%d+) (%d+) ')
-    if tonumber(f2) < tonumber(f1) then f1 = f2 end
-    if tonumber(l2) > tonumber(l1) then l1 = l2 end
-    redis.call('RPUSH', key, f1 .. ' ' .. l1 .. ' ' .. text(c1 + c2) .. ' ' .. reason_before)
+    redis.call('RPUSH', key, merge(older, newer))
+  end
+end
+
+-- Records that a range of a lane's events may not have been delivered.
+function lanes.gap(token, name, first, last, count, reason)
+  add_gap(token, name, first .. ' ' .. last .. ' ' .. text(count) .. ' ' .. reason)
+end
+
+-- Adds the gaps of some lanes to each lane of a generation. If a lane has no space for all of them, it gets one that spans
+-- them: with 64 lanes of 64 gaps each, the lanes of the next generation would otherwise be written 262,144 times.
+local function inherit(token, heirs, gaps)
+  for i = #gaps, MAX_GAPS + 1, -1 do gaps[i - 1], gaps[i] = merge(gaps[i - 1], gaps[i]), nil end
+  local whole = gaps[1]
+  for i = 2, #gaps do whole = merge(whole, gaps[i]) end
+  for number = 0, heirs.lanes - 1 do
+    local name = heirs.name .. '.' .. number
+    if redis.call('LLEN', gaps_key(token, name)) + #gaps <= MAX_GAPS then
+      lists.call('RPUSH', gaps_key(token, name), gaps)
+    else
+      add_gap(token, name, whole)
+    end
   end
 end
 
@@ -129,38 +155,34 @@ end
 -- because the new lanes of its objects are not known here. Jobs that waited for it become ready.
 local function retire(token, generations, at)
   local old, next_one = generations[at], generations[at + 1]
+  local gaps = {}
   for number = 0, old.lanes - 1 do
     local key = gaps_key(token, old.name .. '.' .. number)
-    for _, entry in ipairs(redis.call('LRANGE', key, 0, -1)) do
-      local first, last, count, reason = string.match(entry, '^(%d+) (%d+) (%d+) (.*)$')
-      for heir = 0, next_one.lanes - 1 do
-        lanes.gap(token, next_one.name .. '.' .. heir, first, last, tonumber(count), reason)
-      end
-    end
+    for _, entry in ipairs(redis.call('LRANGE', key, 0, -1)) do gaps[#gaps + 1] = entry end
     redis.call('DEL', key)
   end
+  if #gaps > 0 then inherit(token, next_one, gaps) end
   redis.call('HDEL', generations_key(token), old.name, old.name .. ':lanes')
   for _, job in ipairs(redis.call('SMEMBERS', waiting_key(token))) do lanes.instant(job) end
   redis.call('DEL', waiting_key(token))
 end
 
--- Starts a generation: lanes of older ones no longer wait until their batches are full.
+-- Starts a generation: lanes of the one before no longer wait until their batches are full. When that one began, the same
+-- happened to the earlier ones, of which only the latest can be without batches.
 local function begin(sub)
   redis.call('HSET', generations_key(sub.token), sub.generation, 0, sub.generation .. ':lanes', sub.concurrency)
   local generations = lanes.generations(sub.token)
-  for at = 1, #generations - 1 do
-    local old = generations[at]
-    if old.batches == 0 then
-      retire(sub.token, generations, at)
-    else
-      for number = 0, old.lanes - 1 do
-        local job = lanes.job(sub.token, old.name, number)
-        -- A scheduled lane with a ready batch pauses after a failure. That pause is not shortened.
-        if redis.call('EXISTS', ready_key(sub.token, old.name .. '.' .. number)) == 0
-          and redis.call('ZREM', KEYS[5], job) == 1 then
-          lanes.instant(job)
-        end
-      end
+  local at = #generations
+  while at > 0 and generations[at].name ~= sub.generation do at = at - 1 end
+  local old = generations[at - 1]
+  if not old then return end
+  if old.batches == 0 then return retire(sub.token, generations, at - 1) end
+  for number = 0, old.lanes - 1 do
+    local job = lanes.job(sub.token, old.name, number)
+    -- A scheduled lane with a ready batch pauses after a failure. That pause is not shortened.
+    if redis.call('EXISTS', ready_key(sub.token, old.name .. '.' .. number)) == 0
+      and redis.call('ZREM', KEYS[5], job) == 1 then
+      lanes.instant(job)
     end
   end
 end

@@ -19,8 +19,8 @@ local function main(lanes)
   local name, bid = generation .. '.' .. ARGV[6], ARGV[7]
   local kicks = lanes.holds(worker, job, token, name, bid)
   if not kicks then return 0 end
-  local batch = lanes.batch_key(bid)
-  local items = call('LRANGE', batch, 0, -1)
+  local batch, is_halved = lanes.batch_key(bid), ARGV[11] == '1'
+  local items = call('LRANGE', batch, 0, is_halved and -1 or 2)
   lanes.expect_own()
   lanes.expect('hash', lanes.base .. 'subscriber:' .. token, lanes.generations_key(token))
   lanes.expect('list', lanes.behind_key(token))
@@ -28,7 +28,7 @@ local function main(lanes)
   local pacing_begins = false
   lanes.let_go(worker)
   local attempts = (tonumber(items[3]) or 0) + tonumber(ARGV[10])
-  if ARGV[11] == '1' and #items > 4 then
+  if is_halved and #items > 4 then
     local new_bid, ready = lanes.bids(ARGV[12]), lanes.ready_key(token, name)
     local middle = 3 + math.ceil((#items - 3) / 2)
     local first, second = new_bid(), new_bid()

@@ -242,7 +242,7 @@ end
 
 -- Drops events from the head of an object's queue. They become dead letters if `what` is `dead`, and a gap that the
 -- object's next event reports. `why` and `attempts` are those of the first event. A backend keeps the last `most` dead
--- letters.
+-- letters; if that was lowered, at most twice as many are dropped as are added, and some more, so that no call is long.
 function objects.give_up(object, backend, entries, what, why, attempts, now, most)
   local first, last, lost, letters = nil, nil, 0, {}
   for at = 1, #entries do
@@ -260,6 +260,7 @@ function objects.give_up(object, backend, entries, what, why, attempts, now, mos
     objects.count(what == 'dead' and 'dead' or 'discarded', #letters)
     local over = what == 'dead' and redis.call('LLEN', base .. 'dead@' .. backend) - most or 0
     if over > 0 then
+      over = math.min(over, 2 * #letters + 100)
       redis.call('LTRIM', base .. 'dead@' .. backend, over, -1)
       objects.count('dead_forgotten', over)
     end

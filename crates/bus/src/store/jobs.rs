@@ -27,9 +27,9 @@ static AUDIT: Script<FabricRole> = Script::composed("audit", &[include_str!("../
 
 /// Maximum number of workers whose heartbeats are written in one call.
 const MAX_BEATS: usize = 500;
-/// Maximum acknowledgements in one call. It limits how long a call blocks Redis.
-pub(super) const MAX_ACKS: usize = 32;
-/// Maximum number of their events in one call, unless a single batch has more.
+/// Maximum acknowledgements in one call, and events in their batches, each of which is read, if there is more than one. They
+/// limit how long a call blocks Redis.
+const MAX_ACKS: usize = 32;
 const MAX_ACKED_EVENTS: usize = 2_000;
 
 /// Batches of a lane in which an event is searched, from the next one to be delivered.
@@ -129,36 +129,19 @@ pub(crate) enum Nacked {
     PacingBegins,
 }
 
-/// Divides acknowledgements into calls by the number of their events, each of which is read.
-fn parts(acks: Vec<Ack>) -> Vec<Vec<Ack>> {
-    let (mut parts, mut events) = (Vec::<Vec<Ack>>::new(), 0);
-    for ack in acks {
-        match parts.last_mut() {
-            Some(part) if events + ack.events <= MAX_ACKED_EVENTS => {
-                events += ack.events;
-                part.push(ack);
-            }
-            _ => {
-                events = ack.events;
-                parts.push(vec![ack]);
-            }
-        }
-    }
-    parts
-}
-
-/// Acknowledges batches together.
-async fn ack_all(store: Arc<Store>, acks: Vec<Ack>) -> Vec<SharedResult<bool>> {
-    let mut results = Vec::with_capacity(acks.len());
-    for part in parts(acks) {
-        results.extend(ack_part(&store, part).await);
-    }
-    results
+/// How many acknowledgements share a call.
+pub(super) fn shared_acks(acks: &[Ack]) -> usize {
+    let mut events = 0;
+    let fits = |ack: &&Ack| {
+        events += ack.events;
+        events <= MAX_ACKED_EVENTS
+    };
+    acks.iter().take(MAX_ACKS).take_while(fits).count().max(1)
 }
 
 /// Acknowledges batches in one call. If that fails because of the data of one of them, the others are acknowledged
 /// alone.
-async fn ack_part(store: &Store, acks: Vec<Ack>) -> Vec<SharedResult<bool>> {
+async fn ack_all(store: Arc<Store>, acks: Vec<Ack>) -> Vec<SharedResult<bool>> {
     match store.ack(&acks).await {
         Ok(held) => held.into_iter().map(Ok).collect(),
         Err(error) if error.kind() == Kind::Broken && acks.len() > 1 => {
@@ -253,16 +236,21 @@ impl Store {
         keep: (u64, u64),
     ) -> Result<bool, Error> {
         let bus = self.bus();
-        let call = self.lanes_call(&BURY).key(&bus.dead(&held.token)).key(&bus.dead_bytes());
-        let call = self
-            .held_args(call, held)
-            .arg(timeout_ms)
-            .arg(why)
-            .arg(u8::from(attempted))
-            .arg(keep.0)
-            .arg(keep.1)
-            .arg(-2);
-        Ok(call.run::<i64>(self.redis()).await? == 1)
+        loop {
+            let call = self.lanes_call(&BURY).key(&bus.dead(&held.token)).key(&bus.dead_bytes());
+            let call = self
+                .held_args(call, held)
+                .arg(timeout_ms)
+                .arg(why)
+                .arg(u8::from(attempted))
+                .arg(keep.0)
+                .arg(keep.1)
+                .arg(-2);
+            match call.run::<i64>(self.redis()).await? {
+                2 => {}
+                done => return Ok(done == 1),
+            }
+        }
     }
 
     fn held_args<'a>(

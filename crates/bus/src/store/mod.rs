@@ -43,7 +43,7 @@ impl Store {
             bus.workers(),
             bus.counters(),
         ];
-        Self { shard, clock, lanes, acks: Combiner::new(|_| jobs::MAX_ACKS) }
+        Self { shard, clock, lanes, acks: Combiner::new(jobs::shared_acks) }
     }
 
     pub(super) fn shard(&self) -> &Shard {

@@ -109,8 +109,8 @@ impl Store {
     }
 
     /// Clears away a part of the lanes of a subscription that ended. True when there is more.
-    pub(crate) async fn purge(&self, token: &str, batches: usize) -> Result<bool, Error> {
-        let call = self.lanes_call(&PURGE).key(&self.bus().purge()).arg(token).arg(batches);
+    pub(crate) async fn purge(&self, token: &str, events: usize) -> Result<bool, Error> {
+        let call = self.lanes_call(&PURGE).key(&self.bus().purge()).arg(token).arg(events);
         Ok(call.run::<i64>(self.redis()).await? == 1)
     }
 

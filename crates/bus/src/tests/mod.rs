@@ -27,6 +27,7 @@ mod shards;
 #[allow(unreachable_pub, dead_code, reason = "it is a separate crate, of which these tests use a part")]
 #[path = "../../testkit/src/lib.rs"]
 mod support;
+mod time;
 mod topics;
 mod truth;
 mod views;

@@ -28,4 +28,5 @@ mod shards;
 mod support;
 mod suspended;
 mod tables;
+mod time;
 mod times;

@@ -1,10 +1,12 @@
--- Checks the invariants of a queue, as of one moment. Changes nothing. Of a queue with more facets or messages in
--- flight than the limit, only the first facets and the ring are checked.
+-- Checks the invariants of a queue, part by part. Changes nothing. A queue that has no more facets and messages in flight or
+-- delayed than a part is checked as a whole. Of a larger one, the facets are checked, but not the sums over its messages.
 -- KEYS[1]: zset, the ring of the queue; the queue's other keys are built from it
 -- KEYS[2]: hash, messages of queues by segment of the log
 -- KEYS[3]: zset, queues by when they have something due
--- ARGV[1]: integer, maximum number of facets, and of messages in flight or delayed
--- Returns for each finding the predicate, the environment (or an empty string) and what is wrong.
+-- ARGV[1]: integer, maximum number of facets, and of messages in flight or delayed, in a part
+-- ARGV[2]: string, the environment after which this part begins; empty for the first part
+-- Returns the environment after which the next part begins, empty after the last one; then for each finding the predicate, the
+-- environment (or an empty string) and what is wrong.
 -- Caller: Store::audit
 
 -- Counts the messages in flight and the delayed ones by environment, and checks that each has one state.
@@ -57,22 +59,24 @@ end
 
 local function main(facets)
   local queue = facets.configured(KEYS[2], KEYS[3], KEYS[1])
-  if not queue then return {} end
-  local most, found = tonumber(ARGV[1]), {}
+  if not queue then return { '' } end
+  local most, after, found = tonumber(ARGV[1]), ARGV[2], { '' }
   local function report(predicate, env, what)
     found[#found + 1], found[#found + 2], found[#found + 3] = predicate, env, what
   end
   local active = redis.call('ZCARD', queue.index)
   local in_flight, later = redis.call('HLEN', queue.inflight), redis.call('ZCARD', queue.delayed)
-  local whole = active <= most and in_flight <= most and later <= most
+  local whole = after == '' and active <= most and in_flight <= most and later <= most
   local flying, delayed = {}, {}
   if whole then flying, delayed = count_messages(facets, queue, report) end
-  if redis.call('ZCARD', queue.leases) ~= in_flight then
+  if after == '' and redis.call('ZCARD', queue.leases) ~= in_flight then
     report('F7', '', 'leases and messages in flight differ in number')
   end
 
   local inside, waiting = 0, 0
-  for _, env in ipairs(redis.call('ZRANGE', queue.index, 0, most - 1)) do
+  local envs = redis.call('ZRANGE', queue.index, after == '' and '-' or '(' .. after, '+', 'BYLEX', 'LIMIT', 0, most)
+  if #envs == most and not whole then found[1] = envs[most] end
+  for _, env in ipairs(envs) do
     local facet = facets.load(queue, env)
     waiting = waiting + facet.waiting
     if check_facet(facets, queue, facet, report) then inside = inside + 1 end
@@ -85,7 +89,7 @@ local function main(facets)
   for env in pairs(delayed) do report('F1', env, 'it has delayed messages and is not active') end
   if whole then check_numbers(queue, inside, waiting, in_flight, later, report) end
   local next_due, noted = facets.next_due(queue), redis.call('ZSCORE', queue.due, queue.name)
-  if next_due and (not noted or tonumber(noted) > next_due) then
+  if after == '' and next_due and (not noted or tonumber(noted) > next_due) then
     report('F7', '', 'something is due and no sweep is scheduled for it')
   end
   return found

@@ -5,7 +5,7 @@
 -- KEYS[3]: zset, queues by when they have something due
 -- KEYS[4]: hash, the registry of this shard
 -- ARGV[1]: string, the stamp of the registry in which the queue is deleted
--- ARGV[2]: integer, messages in a part
+-- ARGV[2]: integer, messages in a part; a facet counts as 5 more
 -- Returns 1 when there is more, 0 when nothing is left, -1 when the registry has another stamp (nothing was done).
 -- Caller: Store::clear
 
@@ -24,13 +24,13 @@ local function main(facets)
     facets.release(queue, id, segment, env)
     left = left - 1
   end
-  for _, env in ipairs(call('ZRANGE', queue.index, 0, most - 1)) do
+  for _, env in ipairs(call('ZRANGE', queue.index, 0, math.ceil(most / 5))) do
     local list = queue.base .. ':' .. env
     for _, item in ipairs(call('LPOP', list, left) or {}) do forget(item, env) end
     if left <= 0 then break end
     call('DEL', queue.base .. '|facet:' .. env)
     call('ZREM', queue.index, env)
-    left = left - 1
+    left = left - 5
     if left <= 0 then break end
   end
   if left > 0 then

@@ -621,8 +621,8 @@ function facets.give_back(queue, messages)
 end
 
 -- Turns messages into dead letters with their bodies, so that the log need not keep them. Each message is { id,
--- segment, attempts, env, body }. Above `keep` dead letters the oldest are dropped. A message whose body was lost is
--- only dropped.
+-- segment, attempts, env, body }. Above `keep` dead letters the oldest are dropped, at most twice as many as are added, and
+-- some more: so a list whose limit was lowered shrinks to it without a long call. A message whose body was lost is only dropped.
 function facets.bury(queue, messages, reason, now, keep)
   for _, message in ipairs(messages) do
     facets.hold(queue, message.segment, -1)
@@ -633,9 +633,9 @@ function facets.bury(queue, messages, reason, now, keep)
       }))
     end
   end
-  local over = redis.call('LLEN', queue.dead) - keep
+  local over = math.min(redis.call('LLEN', queue.dead) - keep, DROPS_PER_MESSAGE * #messages + MORE_DROPS)
   if over > 0 then
-    redis.call('LPOP', queue.dead, over)
+    redis.call('LTRIM', queue.dead, over, -1)
     facets.add(queue, 'dropped', over)
   end
 end

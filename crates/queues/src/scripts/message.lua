@@ -16,6 +16,9 @@
 -- and its body.
 -- Caller: Store::message
 
+-- Dead letters that are read together, and their bytes after which a part ends.
+local STEP, MAX_BYTES = 20, 524288
+
 local search = {}
 
 function search.delayed(facets, queue, id, from, most)
@@ -46,15 +49,22 @@ function search.inflight(facets, queue, id)
   return found, '0'
 end
 
+-- Dead letters contain their bodies, so a part also ends after some bytes.
 function search.dead(facets, queue, id, from, most)
-  local stored = redis.call('LRANGE', queue.dead, from, from + most - 1)
-  for i = 1, #stored do
-    local letter = cmsgpack.unpack(stored[i])
-    if letter[5] == id then
-      return { env = letter[4], attempts = tonumber(letter[2]), at = letter[1], reason = letter[3], body = letter[6] }, '0'
+  local at, bytes = from, 0
+  while at < from + most and bytes < MAX_BYTES do
+    local stored = redis.call('LRANGE', queue.dead, at, at + STEP - 1)
+    for i = 1, #stored do
+      local letter = cmsgpack.unpack(stored[i])
+      bytes = bytes + #stored[i]
+      if letter[5] == id then
+        return { env = letter[4], attempts = tonumber(letter[2]), at = letter[1], reason = letter[3], body = letter[6] }, '0'
+      end
     end
+    if #stored < STEP then return nil, '0' end
+    at = at + STEP
   end
-  return nil, #stored == most and facets.text(from + most) or '0'
+  return nil, facets.text(at)
 end
 
 local drop = {}

@@ -6,37 +6,41 @@
 -- KEYS[4]: hash, the log: segment -> bytes; the segments' own keys are built from it
 -- ARGV[1]: string, the environment; empty for every one
 -- ARGV[2]: integer, maximum number of messages
--- ARGV[3]: integer, maximum bytes of bodies (the first message is shown whatever its size)
--- Returns for each message id, how often it was delivered, environment, how many wait in its facet, and body.
+-- ARGV[3]: integer, maximum bytes of bodies (the first message of all is shown whatever its size)
+-- ARGV[4]: integer, how many messages, or facets, earlier parts have read
+-- Returns how many were read, fewer than the maximum if there are no more or the bytes are used up; then for each message id, how
+-- often it was delivered, environment, how many wait in its facet, and body.
 -- Caller: Store::peek
 
 local function main(facets)
   local call = redis.call
   local queue = facets.configured(KEYS[2], KEYS[3], KEYS[1])
-  if not queue then return {} end
-  local most, left = tonumber(ARGV[2]), tonumber(ARGV[3])
-  local shown = {}
+  if not queue then return { 0 } end
+  local most, left, from = tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
+  local shown, read = {}, 0
   if ARGV[1] ~= '' then
-    for _, item in ipairs(call('LRANGE', queue.base .. ':' .. ARGV[1], 0, most - 1)) do
+    for _, item in ipairs(call('LRANGE', queue.base .. ':' .. ARGV[1], from, from + most - 1)) do
       shown[#shown + 1] = { item = item, env = ARGV[1] }
     end
   else
-    for _, env in ipairs(call('ZRANGE', queue.ring, 0, most - 1)) do
+    for _, env in ipairs(call('ZRANGE', queue.ring, from, from + most - 1)) do
       local item = call('LINDEX', queue.base .. ':' .. env, 0)
       if item then shown[#shown + 1] = { item = item, env = env } end
     end
   end
-  local reply = {}
+  local reply = { 0 }
   for _, one in ipairs(shown) do
     local id, segment, attempts = facets.item(one.item)
     local body = call('HGET', KEYS[4] .. ':' .. segment, id)
     if body then
       left = left - #body
-      if left < 0 and #reply > 0 then break end
+      if left < 0 and (#reply > 1 or from > 0) then break end
       local n = #reply
       reply[n + 1], reply[n + 2], reply[n + 3] = id, facets.text(attempts), one.env
       reply[n + 4], reply[n + 5] = facets.text(facets.load(queue, one.env).waiting), body
     end
+    read = read + 1
   end
+  reply[1] = read
   return reply
 end

@@ -20,19 +20,33 @@
 -- after the last one.
 -- Caller: Store::take_dead
 
--- Reads the dead letters of this part. Returns them with their stored form, and how many were read.
+-- Dead letters that are read together, and their bytes after which a part ends.
+local STEP, MAX_BYTES = 50, 1048576
+-- Places of the list that a call may pass over to remove single letters; one letter is always removed.
+local MAX_PASSED = 50000
+
+-- Reads the dead letters of this part. Returns those that are taken with their stored form, how many were read, and whether
+-- these were the last.
 local function read_letters(facets, queue, from, most, only, ids)
-  local stored = redis.call('LRANGE', queue.dead, from, from + most - 1)
-  local letters = {}
-  for i = 1, #stored do
-    local letter = cmsgpack.unpack(stored[i])
-    local env, id = letter[4], letter[5]
-    if (only == '' or env == only) and (not ids or ids[id]) then
-      letters[#letters + 1] = { stored = stored[i], env = env, id = id, body = letter[6] }
-      facets.load(queue, env)
+  local letters, read, bytes, passed = {}, 0, 0, 0
+  local is_all = only == '' and not ids
+  while read < most and bytes < MAX_BYTES do
+    local count = math.min(STEP, most - read)
+    local stored = redis.call('LRANGE', queue.dead, from + read, from + read + count - 1)
+    for i = 1, #stored do
+      local letter = cmsgpack.unpack(stored[i])
+      local env, id = letter[4], letter[5]
+      if is_all or (only == '' or env == only) and (not ids or ids[id]) then
+        passed = passed + (is_all and 0 or from + read - #letters)
+        if passed > MAX_PASSED and #letters > 0 then return letters, read, false end
+        letters[#letters + 1] = { stored = stored[i], env = env, id = id, body = letter[6] }
+        facets.load(queue, env)
+      end
+      read, bytes = read + 1, bytes + #stored[i]
     end
+    if #stored < count then return letters, read, true end
   end
-  return letters, #stored
+  return letters, read, false
 end
 
 -- Removes letters from the list. This frees memory, so Redis accepts it at its memory limit, and then everything after
@@ -60,7 +74,7 @@ local function main(facets)
   local log = KEYS[4] .. ':' .. segment
   facets.expect('hash', KEYS[4], log, queue.later)
   facets.expect('zset', queue.throttled, queue.delayed)
-  local letters, seen = read_letters(facets, queue, from, most, ARGV[6], ids)
+  local letters, seen, is_last = read_letters(facets, queue, from, most, ARGV[6], ids)
 
   remove(queue, letters, from, seen)
   for i = 1, #letters do
@@ -83,5 +97,5 @@ local function main(facets)
   end
   facets.add(queue, ARGV[4] == '1' and 'dropped' or 'redriven', #letters)
   facets.finish(queue)
-  return { #letters, seen == most and from + seen - #letters or -1 }
+  return { #letters, is_last and -1 or from + seen - #letters }
 end

@@ -1,12 +1,12 @@
--- Gives back the messages of a queue whose leases have ended and those whose delay is over, returns facets to
--- the ring whose rates allow messages again, and records when the next sweep is due. A message that has reached its maximum number of attempts
--- becomes a dead letter. One that waits for the first time joins the end of its facet, and its body moves to the log.
+-- Gives back the messages of a queue whose leases have ended and those whose delay is over, returns facets to the ring whose
+-- rates allow messages again, and records when the next sweep is due. A message that has reached its maximum number of
+-- attempts becomes a dead letter. One that waits for the first time joins the end of its facet, and its body moves to the log.
 -- KEYS[1]: zset, the ring of the queue; the queue's other keys are built from it
 -- KEYS[2]: hash, messages of queues by segment of the log
 -- KEYS[3]: zset, queues by when they have something due
 -- KEYS[4]: hash, the log: segment -> bytes; the segments' own keys are built from it
 -- ARGV[1]: integer, unix ms; empty for the time of this server
--- ARGV[2]: integer, maximum number of messages
+-- ARGV[2]: integer, maximum number of leases, of delays, and of facets
 -- ARGV[3]: integer, maximum number of dead letters
 -- Returns an array: how many leases had ended, how many delays were over, how many messages became dead letters, how
 -- many facets were returned to the ring.

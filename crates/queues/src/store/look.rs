@@ -12,6 +12,9 @@ use crate::numbers::{FacetStatus, since_ms};
 
 scripts! { PEEK: "peek", AUDIT: "audit" }
 
+/// Maximum number of messages that one call shows. It limits how long a call blocks Redis.
+const PEEK_PART: usize = 200;
+
 /// The arguments of a command without arguments.
 const NONE: &[&str] = &[];
 
@@ -25,7 +28,7 @@ pub struct QueueState {
 }
 
 impl Store {
-    /// Reads waiting messages: the first of one facet, or the next of each.
+    /// Reads waiting messages: the first of one facet, or the next of each. The parts are not of one moment.
     pub(crate) async fn peek(
         &self,
         queue: &str,
@@ -33,26 +36,43 @@ impl Store {
         most: usize,
         most_bytes: usize,
     ) -> Result<Vec<Taken>, Error> {
-        let words: Vec<Value> = self
-            .call(&PEEK, queue)
-            .key(&keys::bus::bus(self.shard.tag()).log())
-            .arg(environment.unwrap_or_default())
-            .arg(most)
-            .arg(most_bytes)
-            .run(self.redis())
-            .await?;
-        Ok(messages(words.into_iter()))
+        let (mut shown, mut from, mut bytes) = (Vec::new(), 0, 0);
+        while shown.len() < most {
+            let part = PEEK_PART.min(most - shown.len());
+            let words: Vec<Value> = self
+                .call(&PEEK, queue)
+                .key(&keys::bus::bus(self.shard.tag()).log())
+                .arg(environment.unwrap_or_default())
+                .arg(part)
+                .arg(most_bytes.saturating_sub(bytes))
+                .arg(from)
+                .run(self.redis())
+                .await?;
+            let mut words = words.into_iter();
+            let count: usize = words.next().map(read).unwrap_or_default();
+            shown.extend(messages(words));
+            if count < part {
+                break;
+            }
+            bytes = shown.iter().map(|taken: &Taken| taken.body.len()).sum();
+            from += count;
+        }
+        Ok(shown)
     }
 
-    /// Suspected violations: predicate, environment, description.
+    /// Suspected violations in the facets after the name `after`: predicate, environment, description. Also returns after
+    /// which facet the next part begins; an empty text at the end.
     pub(crate) async fn audit(
         &self,
         queue: &str,
         most: usize,
-    ) -> Result<Vec<(String, String, String)>, Error> {
-        let words: Vec<String> = self.call(&AUDIT, queue).arg(most).run(self.redis()).await?;
+        after: &str,
+    ) -> Result<(String, Vec<(String, String, String)>), Error> {
+        let words: Vec<String> = self.call(&AUDIT, queue).arg(most).arg(after).run(self.redis()).await?;
         let finding = |words: &[String]| (words[0].clone(), words[1].clone(), words[2].clone());
-        Ok(words.chunks_exact(3).map(finding).collect())
+        let (next, words) =
+            words.split_first().map_or((String::new(), &[][..]), |(next, rest)| (next.clone(), rest));
+        Ok((next, words.chunks_exact(3).map(finding).collect()))
     }
 
     /// The state of a queue for housekeeping.

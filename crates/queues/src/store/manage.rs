@@ -16,11 +16,15 @@ scripts! {
 }
 
 /// Maximum number of facets that one call configures.
-const FACETS: usize = 200;
-/// Maximum number of messages that one call drops or examines.
+const FACETS: usize = 60;
+/// Maximum number of messages that one call drops; a facet counts as 20 more.
 const PART: usize = 2_000;
+/// Maximum number of messages that one call drops, or examines, if each may be of another facet.
+const SCAN_PART: usize = 100;
+/// Maximum number of messages of a deleted queue that one call removes; a facet counts as 5 more.
+const CLEAR_PART: usize = 500;
 /// Maximum number of dead letters that one call reads.
-const DEAD_PART: u64 = 500;
+const DEAD_PART: u64 = 200;
 
 /// Parses a dead letter: a MessagePack array of six strings.
 fn read_letter(stored: &[u8]) -> Option<Stored> {
@@ -186,8 +190,13 @@ impl Store {
     async fn scan(&self, script: &Script<FabricRole>, queue: &str, environment: &str) -> Result<u64, Error> {
         let (mut dropped, mut cursor) = (0, "0".to_owned());
         loop {
-            let (part, next): (u64, String) =
-                self.call(script, queue).arg(environment).arg(cursor).arg(PART).run(self.redis()).await?;
+            let (part, next): (u64, String) = self
+                .call(script, queue)
+                .arg(environment)
+                .arg(cursor)
+                .arg(SCAN_PART)
+                .run(self.redis())
+                .await?;
             dropped += part;
             if next == "0" {
                 return Ok(dropped);
@@ -199,7 +208,7 @@ impl Store {
     /// Removes a part of a queue that is deleted in the registry with this `stamp`.
     pub async fn clear(&self, queue: &str, stamp: &str) -> Result<Cleared, Error> {
         let registry = keys::bus::bus(self.shard.tag()).registry();
-        let call = self.call(&CLEAR, queue).key(&registry).arg(stamp).arg(PART);
+        let call = self.call(&CLEAR, queue).key(&registry).arg(stamp).arg(CLEAR_PART);
         Ok(match call.run::<i64>(self.redis()).await? {
             1 => Cleared::Part,
             0 => Cleared::All,

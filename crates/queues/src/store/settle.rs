@@ -9,6 +9,10 @@ use crate::Settled;
 
 scripts! { ACK: "ack", NACK: "nack", EXTEND: "extend", SWEEP: "sweep", POSTPONE: "postpone" }
 
+/// Maximum number of messages with an expired lease, of those with an ended delay, and of facets that one sweep returns. It limits
+/// how long a call blocks Redis.
+const SWEEP_PART: usize = 50;
+
 /// The result of a sweep, in messages.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Swept {
@@ -97,14 +101,13 @@ impl Store {
         call.run(self.redis()).await
     }
 
-    /// Returns due messages of one queue: at most `most` with an expired lease, and as many with an ended
-    /// delay.
-    pub async fn sweep(&self, queue: &str, most: usize, keep_dead: u64) -> Result<Swept, Error> {
+    /// Returns a part of the due messages of one queue, with an expired lease or an ended delay.
+    pub async fn sweep(&self, queue: &str, keep_dead: u64) -> Result<Swept, Error> {
         let (expired, due, dead, ready) = self
             .call(&SWEEP, queue)
             .key(&keys::bus::bus(self.shard.tag()).log())
             .arg(self.clock.argument())
-            .arg(most)
+            .arg(SWEEP_PART)
             .arg(keep_dead)
             .run(self.redis())
             .await?;

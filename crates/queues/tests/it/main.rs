@@ -11,4 +11,5 @@ mod model;
 mod scale;
 mod shards;
 mod support;
+mod time;
 mod traces;

@@ -6,7 +6,7 @@ use super::support::*;
 const FACETS: usize = 100_000;
 const NOISE: usize = 20_000;
 /// Messages in one publish.
-const PART: usize = 2_000;
+const PART: usize = 1_000;
 
 async fn push_all(hands: &Hands, messages: &[(String, String)]) {
     for part in messages.chunks(PART) {

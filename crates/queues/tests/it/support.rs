@@ -164,7 +164,7 @@ impl Hands {
                 if due > store.now_ms().await.unwrap() {
                     break;
                 }
-                store.sweep(&queue, 500, 10_000).await.unwrap();
+                store.sweep(&queue, 10_000).await.unwrap();
             }
         }
     }

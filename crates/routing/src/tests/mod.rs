@@ -13,6 +13,7 @@ mod registering;
 mod scripts;
 mod stored_forms;
 mod switching;
+mod time;
 
 use std::{sync::Arc, time::Duration};
 

@@ -11,3 +11,4 @@ mod removal;
 mod running;
 mod scripts;
 mod support;
+mod time;
