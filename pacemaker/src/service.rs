@@ -96,6 +96,7 @@ pub(crate) async fn run(
     let mut background = Background::new(&servers.fabric, &config.node);
     let counted = (metrics, routing_metrics, acme_metrics);
     let connections = connections(&config, budget.limits().files_left(files));
+    let config = Config { connections, ..config };
     let site = assemble(&config, servers, budget, counted, &mut background, &shutdown).await?;
     tracing::info!(listen = %listener.local_addr()?, node = config.node, "pacemaker ready");
     let limits = ListenerLimits { connections };
@@ -185,7 +186,12 @@ async fn assemble(
         machines,
         presence,
         metrics,
-        limits: ApiLimits::new(&config.limits, config.bus.streams, config.queues.waiting_pulls),
+        limits: ApiLimits::new(
+            &config.limits,
+            config.connections,
+            config.bus.streams,
+            config.queues.waiting_pulls,
+        ),
         directory: Directory::default(),
         table_names: TableNames::default(),
         checks: Checks::default(),

@@ -1,7 +1,8 @@
 
--- Part 2b, the bytes that the fabric stores for each environment: events in the log, those that wait for a backend, and
--- delayed messages. One hash has the counts of all subsystems, so that each script that stores or removes a body can change
--- them. If memory is short, they show which environments use most.
+-- Part 2b, the bytes that the fabric stores for each owner. For an environment these are its events in the log, those that
+-- wait for a backend, and delayed messages; for `machine:<name>` the labels of a state machine. Names of environments have no
+-- colon. One hash has the counts of all subsystems, so that each script that stores or removes data can change them. If memory
+-- is short, they show which owners use most.
 
 -- The environment of an event: the first part of its live channel.
 local function environment_of(event)
@@ -9,13 +10,21 @@ local function environment_of(event)
 end
 
 -- Reads how much the environments of a call use. `used` includes what the call adds, and is false without a limit.
--- `full` is what housekeeping noted because memory is short: `<unix ms> <environment>:<environment>:`…
+-- `full` is what housekeeping noted because memory is short: unix ms, a space, and each owner that uses most, behind the
+-- length of its name and a colon. `client:<name>` is a client with many idempotency keys.
 local function open_quota(groups, base, full, now)
   local quota = { key = base .. 'environments', used = false, added = {}, full = false }
   local till, refused = string.match(full or '', '^(%d+) (.*)$')
   if till and tonumber(till) > now then
     quota.full = {}
-    for env in string.gmatch(refused, '([^:]*):') do quota.full[env] = true end
+    local at, from, to, length = 1
+    repeat
+      from, to, length = string.find(refused, '^(%d+):', at)
+      if from then
+        at = to + length + 1
+        quota.full[string.sub(refused, to + 1, at - 1)] = true
+      end
+    until not from
   end
   if args.environment_bytes == 0 then return quota end
   local names, used = {}, {}
@@ -31,10 +40,11 @@ local function open_quota(groups, base, full, now)
   return quota
 end
 
--- Whether the environments of a group may not store its events: `e` above their limit, `m` while memory is short. Signalbox's
--- own events are never rejected.
-local function over_quota(group, quota)
-  if group.change or not (quota.used or quota.full) then return nil end
+-- Whether the owners of a group may not store its data: `e` above the limit of an environment, `m` while memory is short.
+-- Signalbox's own events are never rejected, and labels continue to move.
+local function over_quota(group, quota, labels)
+  if group.change then return quota.full and quota.full[labels.grows(group.change) or ''] and 'm' end
+  if not (quota.used or quota.full) then return nil end
   local needed = {}
   for i = 1, #group do
     local event = group[i]
