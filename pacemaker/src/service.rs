@@ -25,7 +25,9 @@ use signalbox_lease::{Lease, Presence};
 use signalbox_machines as machines;
 use signalbox_queues as queues;
 use signalbox_route_table::{AddressRules, OwnAddresses};
-use signalbox_routing::{Announcer, Prober, Reconciler, Registry, Routers, Store, Sweeper};
+use signalbox_routing::{
+    Announcer, Limits as RegistryLimits, Prober, Reconciler, Registry, Routers, Store, Sweeper,
+};
 use signalbox_sequencer::{Calls, Http, Sequencer};
 use signalbox_stream::Hub;
 
@@ -325,7 +327,10 @@ fn routing(
     let Routing { reconcile_interval, sweep_interval, sweep_gap, .. } = config.routing;
     let nudge = Arc::new(Notify::new());
     let registry = Registry::new(store.clone(), rules, Arc::clone(&nudge), metrics.clone())
-        .with_instances_per_token(config.limits.token_instances);
+        .with_limits_per_token(RegistryLimits {
+            instances: config.limits.token_instances,
+            names: config.limits.token_new_names_per_day,
+        });
     let routers = Routers::start(store.clone(), background.idle.clone());
     let reconciler = Reconciler::new(
         registry.clone(),

@@ -116,6 +116,8 @@ pub struct LimitOptions {
     pub token_events_per_second: u32,
     #[serde(deserialize_with = "within::<_, _, 0, 100_000_000>")]
     pub token_instances: u64,
+    #[serde(deserialize_with = "within::<_, _, 0, 1_000_000>")]
+    pub token_new_names_per_day: u64,
 }
 
 /// Limits of one token for resources that it holds.

@@ -431,7 +431,7 @@ pub(super) async fn relieve(core: &Arc<Core>, store: &Store) -> Result<u64, Erro
     forget_log(store).await?;
     let owners = owners(core, store).await?;
     memory = Memory::read(core, store).await?;
-    // States of objects and dead letters use memory, although they belong to no owner.
+    // Dead letters and indexes use memory, although they belong to no owner.
     let others = memory.used.saturating_sub(owners.values().sum());
     let largest = owners.values().copied().max().unwrap_or_default().max(others);
     if memory.is_short() {

@@ -235,7 +235,8 @@ end
 -- Checks the keys that every call writes to.
 local function expect_fixed(lanes, topics)
   lanes.expect_own()
-  lanes.expect('hash', keys.objects, keys.old_objects, keys.log, keys.state, lanes.base .. 'environments')
+  lanes.expect('hash', keys.objects, keys.old_objects, keys.log, keys.state, lanes.base .. 'environments',
+    lanes.base .. 'states')
   for t = 1, #topics do lanes.expect('hash', topics[t].key) end
 end
 

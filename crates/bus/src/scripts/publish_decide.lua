@@ -204,7 +204,7 @@ local function accept(group, ids, log, base, facets, queues, reply, now, quota)
 end
 
 -- Decides about all groups, in their order. Returns the log's new segments, the reply, and whether a label changes.
-local function decide(groups, now, ids, base, facets, queues, labels, quota)
+local function decide(groups, now, ids, base, facets, queues, labels, quota, states)
   local log, reply, changes = {}, { 'ok' }, false
   for g = 1, #groups do
     local group = groups[g]
@@ -216,6 +216,7 @@ local function decide(groups, now, ids, base, facets, queues, labels, quota)
     else
       group.to = to
       accept(group, ids, log, base, facets, queues, reply, now, quota)
+      charge_state(quota, states, group)
       if group.change then changes = true end
       if group.client then note_key(group, now) end
     end

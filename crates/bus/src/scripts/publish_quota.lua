@@ -1,6 +1,6 @@
 
 -- Part 2b, the bytes that the fabric stores for each owner. For an environment these are its events in the log, those that
--- wait for a backend, and delayed messages; for `machine:<name>` the labels of a state machine. Names of environments have no
+-- wait for a backend, delayed messages, and states of objects; for `machine:<name>` the labels of a state machine. Names of environments have no
 -- colon. One hash has the counts of all subsystems, so that each script that stores or removes data can change them. If memory
 -- is short, they show which owners use most.
 
@@ -67,9 +67,58 @@ local function charge(quota, event, segment)
   if segment then segment.environments[env] = (segment.environments[env] or 0) + size end
 end
 
+-- Reads which environments the states of a call's objects are counted for.
+local function open_states(groups, base)
+  local states = { key = base .. 'states', names = {}, counted = {}, changed = false }
+  for g = 1, #groups do
+    local group = groups[g]
+    if group.state ~= '' and #group > 0 then states.names[#states.names + 1] = group.object end
+  end
+  if #states.names == 0 then return states end
+  local found = lists.read('HMGET', states.key, states.names)
+  for i = 1, #states.names do states.counted[states.names[i]] = found[i] or nil end
+  return states
+end
+
+-- Counts the new state of a group's object for the environment of its first event, and no longer for the one before.
+local function charge_state(quota, states, group)
+  if group.state == '' or #group == 0 then return end
+  local counted, env = states.counted[group.object], environment_of(group[1])
+  if counted then
+    local bytes, before = string.match(counted, '^(%d+) (.*)$')
+    quota.added[before] = (quota.added[before] or 0) - bytes
+  end
+  if group.state == 'null' then
+    states.counted[group.object] = nil
+  else
+    quota.added[env] = (quota.added[env] or 0) + #group.state
+    states.counted[group.object] = digits(#group.state) .. ' ' .. env
+  end
+  states.changed = true
+end
+
+-- Stores which environments the states of a call's objects are counted for.
+local function write_states(states)
+  if not states.changed then return end
+  local stored, removed = {}, {}
+  for i = 1, #states.names do
+    local name = states.names[i]
+    local counted = states.counted[name]
+    if counted then
+      stored[#stored + 1], stored[#stored + 2] = name, counted
+    else
+      removed[#removed + 1] = name
+    end
+  end
+  lists.call('HSET', states.key, stored)
+  lists.call('HDEL', states.key, removed)
+end
+
 -- Writes the counts. Those of a segment are needed when the segment is removed.
 local function write_quota(quota, log)
-  for env, bytes in pairs(quota.added) do redis.call('HINCRBY', quota.key, env, digits(bytes)) end
+  for env, bytes in pairs(quota.added) do
+    if redis.call('HINCRBY', quota.key, env, digits(bytes)) <= 0 then redis.call('HDEL', quota.key, env) end
+  end
   for s = 1, #log do
     for env, bytes in pairs(log[s].environments) do
       redis.call('HINCRBY', log[s].key .. ':environments', env, digits(bytes))

@@ -340,6 +340,34 @@ async fn labels_are_counted_for_their_machine_until_they_are_deleted() {
 }
 
 #[tokio::test]
+async fn the_state_of_an_object_is_counted_for_the_environment_that_set_it_last() {
+    let server = Server::in_memory().await;
+    let world = world(&server, Options { log_seconds: 1, ..Options::default() }).await;
+    let set = async |environment: &str, state: String| {
+        let event = NewEvent { environment: Some(environment.into()), ..event("https://a/1") };
+        let state = Some(RawValue::from_string(state).unwrap());
+        let events = vec![("orders".to_owned(), event)];
+        let group = NewGroup { object: "o".to_owned(), state, events, idempotency_key: None };
+        world.bus.handle.publish_group("shop", group).await.unwrap();
+        world.time.advance(60_000);
+        world.accepted("later", "other", 1, 10).await;
+        world.trim().await;
+    };
+    let stored = async |environment: &str| {
+        let command = world.redis.command("HGET").arg(&["bus:environments", environment][..]);
+        command.query::<Option<u64>>().await.unwrap()
+    };
+    set("a", format!("\"{}\"", "x".repeat(998))).await;
+    assert_eq!(stored("a").await, Some(1_000));
+    set("b", format!("\"{}\"", "x".repeat(498))).await;
+    assert_eq!((stored("a").await, stored("b").await), (None, Some(500)));
+    set("a", "null".to_owned()).await;
+    assert_eq!((stored("a").await, stored("b").await), (None, None));
+    assert_eq!(number(&world.redis, "EXISTS", &["bus:states"]).await, 0);
+    world.bus.stop().await;
+}
+
+#[tokio::test]
 async fn a_machine_whose_labels_fill_the_memory_gets_no_more_and_tenants_are_not_disturbed() {
     let server = Server::in_memory().await;
     let world = world(&server, Options::default()).await;

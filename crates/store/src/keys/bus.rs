@@ -103,6 +103,8 @@ keys! {
         log_held(segment: u64) = "bus:log:{segment}:held", "hash", "while a batch needs the segment";
         /// HASH: owner (an environment, or `machine:` and a state machine) → bytes that are stored for it.
         environments() = "bus:environments", "hash", "no expiry";
+        /// HASH: object → bytes of its state, and the environment that they are counted for.
+        states() = "bus:states", "hash", "no expiry";
         /// HASH: sets of lanes of a subscriber.
         generations(token: &str) = "bus:generations:{token}", "hash", "while subscribed";
         _ = "bus:log:{segment}:environments", "hash", "as its segment";
