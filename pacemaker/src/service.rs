@@ -80,7 +80,7 @@ const REMEMBER_FIRST: Duration = Duration::from_millis(50);
 
 /// Runs the daemon on `listener` until `shutdown`.
 pub(crate) async fn run(
-    config: Config,
+    mut config: Config,
     listener: TcpListener,
     exporter: Option<Exporter>,
     shutdown: CancellationToken,
@@ -98,7 +98,7 @@ pub(crate) async fn run(
     let mut background = Background::new(&servers.fabric, &config.node);
     let counted = (metrics, routing_metrics, acme_metrics);
     let connections = connections(&config, budget.limits().files_left(files));
-    let config = Config { connections, ..config };
+    config.connections = connections;
     let site = assemble(&config, servers, budget, counted, &mut background, &shutdown).await?;
     tracing::info!(listen = %listener.local_addr()?, node = config.node, "pacemaker ready");
     let limits = ListenerLimits { connections };

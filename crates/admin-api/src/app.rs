@@ -13,6 +13,7 @@ use signalbox_daemon::Attempts;
 use signalbox_lease::Presence;
 use signalbox_routing::{Registry, Routers};
 use signalbox_settings::within;
+use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
 use crate::{
@@ -125,6 +126,8 @@ pub struct LimitOptions {
 pub struct Limits {
     /// Requests that are not answered yet.
     pub in_progress: Slots,
+    /// Requests whose unread bodies are read.
+    pub(crate) drains: Semaphore,
     /// Streams of events.
     pub streams: Slots,
     /// Requests that wait for routers or labels.
@@ -150,6 +153,7 @@ impl Limits {
             requests: Rates::new("requests", "limits.token_requests_per_second", requests),
             events: Rates::new("events to publish", "limits.token_events_per_second", events),
             in_progress: Slots::new("requests in progress", usize::MAX, (connections / 2).max(1)),
+            drains: Semaphore::new((connections / 4).max(1)),
             streams: Slots::new("streams of events", usize::MAX, (streams / 4).max(1)),
             waits: Slots::new("requests that wait", MAX_WAITS, MAX_WAITS_PER_TOKEN),
             pulls: Slots::new("pulls that wait", usize::MAX, (pulls / 2).max(1)),
