@@ -51,8 +51,9 @@ async fn a_client_that_keeps_connections_open_does_not_take_them_from_others() {
 async fn a_thousand_pulls_that_wait_delay_neither_messages_nor_requests_of_others() {
     let system = System::with("neighbor-pulls", |builder| builder.without_sidecar()).await;
     for name in ["noisy", "quiet"] {
-        let made = ask(&system, "PUT", &format!("/queues/{name}"), Some(json!({"pattern": format!("{name}:.*")})));
-        assert_eq!(made.await.status, 201);
+        let definition = json!({"pattern": format!("{name}:.*")});
+        let made = ask(&system, "PUT", &format!("/queues/{name}"), Some(definition)).await;
+        assert_eq!(made.status, 201, "{}", made.text());
     }
     let message = json!({"environment": "quiet", "type": "job", "name": "done"});
     let round = async || {
