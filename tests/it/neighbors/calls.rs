@@ -79,7 +79,7 @@ async fn labels_at_a_receiver_that_hangs_leave_calls_and_requests_of_others_as_t
     {
         assert_undisturbed(what, without, with);
     }
-    let deleted = bus.root("DELETE", "/state-machines/noisy", None).await;
+    let deleted = bus.root("DELETE", "/state-machines/noisy?confirm=noisy", None).await;
     assert!(deleted.status < 300, "{}", deleted.text());
     bus.system.stop().await;
 }
@@ -96,9 +96,10 @@ async fn a_subscriber_that_hangs_does_not_delay_feeds() {
         "
 state_machines:
   fed:
-    feeds: {{crm: {{url: \"{}\"}}}}
+    feeds:
+      - {{name: crm, url: \"{}\"}}
     states:
-      - {{gate: open, exit_condition: feeds.crm.ok, triggers: [entry], next: done}}
+      - {{gate: open, exit_condition: feeds.crm.ok, triggers: [{{event: entry}}], next: done}}
       - {{gate: done}}
 ",
         feed.url()

@@ -69,7 +69,7 @@ async fn a_thousand_pulls_that_wait_delay_neither_messages_nor_requests_of_other
     };
     let health = async || assert_eq!(ask(&system, "GET", "/health", None).await.status, 200);
     let without = [p99(10, round).await, p99(20, health).await];
-    let token = system.token("noisy", &["consume"]).await;
+    let token = system.token("noisy", &["queues"]).await;
     let pull = Request::new("POST", "localhost", "/queues/noisy/pull").token(&token);
     let bytes = pull.json(&json!({"max": 1, "wait_seconds": 20})).to_bytes();
     let mut held = Vec::new();

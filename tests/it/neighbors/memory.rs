@@ -159,7 +159,7 @@ state_machines:
       - {gate: end}
 ";
     world.system.apply("large", definition).await;
-    world.limit_memory().await;
+    let _: String = world.fabric(&format!("CONFIG SET maxmemory {}", MEMORY / 2)).await;
     let metadata = json!({"metadata": {"data": "x".repeat(60_000)}});
     let number = AtomicUsize::new(0);
     eventually("the machine to be rejected", || async {

@@ -7,7 +7,7 @@ use signalbox_tests::{http::Request, load, system::System, upstream::App};
 /// Waits until all requests so far are counted. Returns how many keys the stats Redis has.
 async fn keys_after(system: &System, requests: u64) -> usize {
     eventually("the requests to be counted", async || {
-        let counted: Value = system.edge_api("/stats/uncaught").await.json();
+        let counted: Value = system.api("GET", "/stats/uncaught", None).await.json();
         if counted["requests"].as_u64() >= Some(requests) { Ok(()) } else { Err(counted) }
     })
     .await;

@@ -125,8 +125,8 @@ async fn a_token_that_holds_all_its_streams_and_pulls_leaves_those_of_others_as_
             .pacemaker("queues", limits([("waiting_pulls", 16)]))
     })
     .await;
-    let noisy = system.token("noisy", &["read", "consume"]).await;
-    let quiet = system.token("quiet", &["read", "publish", "consume"]).await;
+    let noisy = system.token("noisy", &["read", "queues"]).await;
+    let quiet = system.token("quiet", &["read", "publish", "queues"]).await;
     for name in ["noisy", "quiet"] {
         let queue = json!({"pattern": format!("{name}:.*")});
         let made = ask(&system, &system.token, "PUT", &format!("/queues/{name}"), Some(&queue)).await;
