@@ -30,13 +30,16 @@ async fn health(system: &System) -> Duration {
 async fn a_token_that_abandons_simulations_does_not_get_places_for_more() {
     let system = System::start("neighbor-simulations").await;
     let searches = vec!["metadata.x is in metadata.l"; 100].join(" or ");
+    let gate = format!(
+        "exit_condition: not ({searches}) and 1h has passed since system.entered_state, triggers: [{{interval: 1h}}]"
+    );
     let yaml = format!(
         "
 state_machines:
   slow:
     states:
-      - {{gate: wait, exit_condition: ({searches}) and system.time > \"12:00\", triggers: [{{interval: 1s}}], next: done}}
-      - {{gate: done}}
+      - {{gate: ping, {gate}, next: pong}}
+      - {{gate: pong, {gate}, next: ping}}
 "
     );
     system.apply("slow", &yaml).await;

@@ -148,6 +148,18 @@ async fn a_tenant_that_publishes_without_a_subscriber_disturbs_no_other() {
     world.system.stop().await;
 }
 
+/// A text that cannot be compressed much: labels are stored compressed.
+fn noise(seed: u64) -> String {
+    let mut state = seed + 1;
+    let next = |_| {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        char::from(b'0' + (state >> 32) as u8 % 75)
+    };
+    (0..60_000).map(next).collect()
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_machine_whose_labels_fill_the_memory_gets_no_more_and_others_lose_nothing() {
     let world = World::new("memory-labels", &[]).await;
@@ -160,12 +172,12 @@ state_machines:
 ";
     world.system.apply("large", definition).await;
     let _: String = world.fabric(&format!("CONFIG SET maxmemory {}", MEMORY / 2)).await;
-    let metadata = json!({"metadata": {"data": "x".repeat(60_000)}});
     let number = AtomicUsize::new(0);
     eventually("the machine to be rejected", || async {
         for _ in 0..20 {
             let label = number.fetch_add(1, Ordering::Relaxed);
             let target = format!("/state-machines/large/labels/{label}");
+            let metadata = json!({"metadata": {"data": noise(label as u64)}});
             let created = ask(&world.system, &world.system.token, "POST", &target, Some(&metadata)).await;
             if created.status == 429 && created.json()["code"] == "label_limit_reached" {
                 return Ok(());
