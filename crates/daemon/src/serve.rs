@@ -108,7 +108,8 @@ impl Idle {
 
     /// Ends the connection that has waited longest, of the address with most connections that wait.
     fn end_one(&mut self) {
-        let Some(address) = self.all.iter().max_by_key(|(_, own)| own.len()).map(|(address, _)| *address) else {
+        let Some(address) = self.all.iter().max_by_key(|(_, own)| own.len()).map(|(address, _)| *address)
+        else {
             return;
         };
         let oldest = self.all.get(&address).and_then(|own| own.first_key_value());
@@ -231,11 +232,7 @@ pub async fn serve(listener: TcpListener, router: Router, limits: Limits, stoppi
     connections.wait().await;
 }
 
-async fn answer(
-    mut router: Router,
-    mut request: Request<Incoming>,
-    peer: SocketAddr,
-) -> Response {
+async fn answer(mut router: Router, mut request: Request<Incoming>, peer: SocketAddr) -> Response {
     request.extensions_mut().insert(Peer(peer));
     match router.call(request).await {
         Ok(response) => response,

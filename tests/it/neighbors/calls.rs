@@ -99,7 +99,7 @@ state_machines:
     feeds:
       - {{name: crm, url: \"{}\"}}
     states:
-      - {{gate: open, exit_condition: feeds.crm.ok, triggers: [{{event: entry}}], next: done}}
+      - {{gate: open, exit_condition: feeds.crm.ok, triggers: [{{event: entry}}, {{interval: 5m}}], next: done}}
       - {{gate: done}}
 ",
         feed.url()

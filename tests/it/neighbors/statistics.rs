@@ -19,10 +19,12 @@ async fn a_client_that_invents_hosts_paths_and_agents_creates_no_keys_for_them()
     let system = System::start("neighbor-statistics").await;
     let app = App::start("app").await;
     system.register("one", &app, "app.test", "17").await;
-    let requests = |from: u64| move |n: u64| {
-        let n = from + n;
-        let host = if n % 2 == 0 { format!("invented-{n}.test") } else { "app.test".to_owned() };
-        Request::get(&host, &format!("/{n}?x={n}")).header("User-Agent", &format!("agent-{n}"))
+    let requests = |from: u64| {
+        move |n: u64| {
+            let n = from + n;
+            let host = if n % 2 == 0 { format!("invented-{n}.test") } else { "app.test".to_owned() };
+            Request::get(&host, &format!("/{n}?x={n}")).header("User-Agent", &format!("agent-{n}"))
+        }
     };
     load::send(system.edge, 8, 40, requests(0)).await;
     let before = keys_after(&system, 20).await;

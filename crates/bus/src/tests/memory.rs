@@ -395,7 +395,8 @@ async fn a_machine_whose_labels_fill_the_memory_gets_no_more_and_tenants_are_not
 }
 
 #[tokio::test]
-async fn a_client_whose_idempotency_keys_fill_the_memory_waits_until_they_expire_and_publishes_nothing_twice() {
+async fn a_client_whose_idempotency_keys_fill_the_memory_waits_until_they_expire_and_publishes_nothing_twice()
+{
     let server = Server::in_memory().await;
     let world = world(&server, Options { log_seconds: 1, ..Options::default() }).await;
     let keyed = |environment: &str, key: String| NewEvent {
@@ -427,7 +428,9 @@ async fn a_client_whose_idempotency_keys_fill_the_memory_waits_until_they_expire
     let refused = publish("loud", keyed("loud", "new".into())).await;
     assert_eq!(refused, Err(Refusal::KeysUsedUp { retry_ms: 540_000 }));
     assert_eq!(publish("loud", keyed("loud", "0-0".into())).await, Ok(first.unwrap()), "a repeat");
-    assert!(publish("loud", NewEvent { idempotency_key: None, ..keyed("loud", String::new()) }).await.is_ok());
+    assert!(
+        publish("loud", NewEvent { idempotency_key: None, ..keyed("loud", String::new()) }).await.is_ok()
+    );
     let other = world.bus.handle.publish("shop", "small", vec![keyed("quiet", "new".into())]).await;
     assert!(other[0].is_ok(), "{other:?}");
     world.unlimited().await;

@@ -195,7 +195,8 @@ impl Store {
         match (reply.word()?.as_str(), desire.registrant) {
             ("limited", Some(registrant)) => Err(Error::TokenFull { instances: registrant.max_instances }),
             ("names", Some(registrant)) => {
-                let seconds = reply.at(1).map_or(1, |seconds: i64| u32::try_from(seconds.max(1)).unwrap_or(1));
+                let seconds =
+                    reply.at(1).map_or(1, |seconds: i64| u32::try_from(seconds.max(1)).unwrap_or(1));
                 Err(Error::TokenNames { names: registrant.max_names, seconds })
             }
             _ => self.outcome(&reply),

@@ -319,6 +319,8 @@ async fn a_token_registers_a_limited_number_of_new_names_and_existing_ones_witho
     assert!(put(9003, "a.example", "1").await.is_ok());
     let removed = registry.remove(&tenant, &instance_id("i")).await;
     assert!(removed.is_ok(), "{removed:?}");
-    assert!(rig.registry.put(&Caller::root(), &instance_id("r"), spec(9004, &["c.example"], "4")).await.is_ok());
+    assert!(
+        rig.registry.put(&Caller::root(), &instance_id("r"), spec(9004, &["c.example"], "4")).await.is_ok()
+    );
     rig.check_catalog().await;
 }
