@@ -50,6 +50,8 @@ pub struct Start {
     pub held: Option<(Cause, Option<String>)>,
     /// Whether it has just entered the state, so that an `entry` trigger has not been processed yet.
     pub fresh: bool,
+    /// Whether an operator has suspended it.
+    pub suspended: bool,
 }
 
 /// The assumptions.
@@ -131,6 +133,8 @@ pub enum End {
     Stuck,
     /// Its action failed for good.
     Errored,
+    /// It is suspended.
+    Suspended,
     /// The simulation needs a value of this feed.
     NeedsFeed(String),
     /// The simulation needs the answer to this state's action, because it becomes metadata.
@@ -147,6 +151,7 @@ impl End {
             Self::Ended => "ended",
             Self::Stuck => "stuck",
             Self::Errored => "errored",
+            Self::Suspended => "suspended",
             Self::NeedsFeed(_) => "needs_feed",
             Self::NeedsAnswer(_) => "needs_answer",
             Self::Steps => "steps",
@@ -163,18 +168,20 @@ pub struct Simulation {
     pub end: End,
     /// When the simulation ended.
     pub at: Timestamp,
-    /// The state of the label at the end.
+    /// The name of the label's state at the end.
+    pub state: String,
+    /// The label at the end.
     pub last: Start,
 }
 
 impl Simulation {
     /// `{"steps":[{"at","from","to","cause","trigger"?}…],"end","feed"?,"state","status","since"}`.
-    pub fn to_json(&self, machine: &Machine) -> Json {
+    pub fn to_json(&self) -> Json {
         let mut json = json!({
             "steps": self.steps,
             "end": self.end.as_str(),
             "at": self.at.to_string(),
-            "state": machine.at(self.last.state).name(),
+            "state": self.state,
             "status": self.last.status.as_str(),
             "since": self.last.entered.to_string(),
         });
@@ -208,19 +215,20 @@ pub fn simulate(
     now: Timestamp,
     until: Timestamp,
 ) -> Simulation {
-    simulate_while(&|| true, machine, start, assumed, facts, (now, until))
+    simulate_while(&|| true, (machine, None), start, assumed, facts, (now, until))
 }
 
-/// As [`simulate`], as long as `goes_on` returns true: then the simulation ends as if it had too many steps.
+/// As [`simulate`], as long as `goes_on` returns true: then the simulation ends as if it had too many steps. `active` is the
+/// active version, if the label stays on an earlier one.
 pub fn simulate_while(
     goes_on: &dyn Fn() -> bool,
-    machine: &Machine,
+    (machine, active): (&Machine, Option<&Machine>),
     start: Start,
     assumed: &Assumed,
     facts: Option<&Json>,
     (now, until): (Timestamp, Timestamp),
 ) -> Simulation {
-    let mut simulator = Simulator::new(machine, start, assumed, now);
+    let mut simulator = Simulator { active, ..Simulator::new(machine, start, assumed, now) };
     if let Some(facts) = facts {
         simulator.facts(facts);
     }
@@ -232,6 +240,8 @@ pub fn simulate_while(
 #[derive(Debug)]
 pub struct Simulator<'m> {
     machine: &'m Machine,
+    /// The active version, while the label stays on an earlier one.
+    active: Option<&'m Machine>,
     webhooks: BTreeMap<String, Assumption>,
     feeds: Known<'m>,
     label: Start,
@@ -265,6 +275,7 @@ impl<'m> Simulator<'m> {
     pub fn new(machine: &'m Machine, start: Start, assumed: &Assumed, now: Timestamp) -> Self {
         let mut simulator = Self {
             machine,
+            active: None,
             webhooks: BTreeMap::new(),
             feeds: Known::nothing(machine),
             label: start,
@@ -288,7 +299,7 @@ impl<'m> Simulator<'m> {
             Status::Waiting => (Rest::Waiting { failed_feed: None }, None),
             Status::Choosing => (Rest::Choosing(String::new()), Some(again)),
             Status::Looping => (Rest::Looping, Some(again)),
-            Status::Acting | Status::Errored => (Rest::Acting, Some(now)),
+            Status::Acting | Status::Errored => (Rest::Acting, Some(again)),
             Status::Ended | Status::Deleted => (Rest::Ended, None),
         };
         simulator
@@ -305,7 +316,9 @@ impl<'m> Simulator<'m> {
     /// Merges a metadata update.
     pub fn facts(&mut self, update: &Json) {
         merge::merge(&mut self.label.metadata, update);
-        self.decide(Event::Facts(update));
+        if !self.label.suspended {
+            self.decide(Event::Facts(update));
+        }
     }
 
     /// Processes an event of a topic that an input accepted for the label.
@@ -335,7 +348,8 @@ impl<'m> Simulator<'m> {
 
     fn into_simulation(mut self, end: End) -> Simulation {
         self.steps.truncate(MAX_STEPS);
-        Simulation { steps: self.steps, end, at: self.now, last: self.label }
+        let state = self.machine.at(self.label.state).name().to_owned();
+        Simulation { steps: self.steps, end, at: self.now, state, last: self.label }
     }
 
     /// Lets time pass until `until`, inclusive, or until nothing more can happen.
@@ -373,6 +387,9 @@ impl<'m> Simulator<'m> {
     }
 
     fn next(&self) -> Wake {
+        if self.label.suspended {
+            return Wake::End(End::Suspended);
+        }
         let state = self.machine.at(self.label.state);
         let deadline = state.deadline_of(self.label.entered, &self.label.metadata);
         // A label that loops pauses, even if its deadline has passed.
@@ -431,24 +448,32 @@ impl<'m> Simulator<'m> {
     /// Applies an event to a label that has not rested since its last transition.
     fn go_on(&mut self, event: Event<'_>) {
         let label = borrowed(&self.label);
-        let decision = step::decide_after(self.moved, self.machine, label, event, self.now, &self.feeds);
-        self.moved += decision.moves.len();
-        let name = |state: StateIndex| self.machine.at(state).name().to_owned();
+        let machine = self.machine;
+        let decision = step::decide_after(self.moved, machine, label, event, self.now, &self.feeds);
         for step in &decision.moves {
+            let (from, to) = (machine.at(step.from).name(), machine.at(step.to).name());
             let what = What::Moves {
-                from: name(step.from),
-                to: name(step.to),
+                from: from.to_owned(),
+                to: to.to_owned(),
                 cause: step.cause,
                 trigger: step.trigger.clone(),
             };
             self.steps.push(Step { at: self.now, what });
-        }
-        if let Some(last) = decision.moves.last() {
-            self.label.previous_state = Some(name(last.from));
-            self.label.state = last.to;
+            self.moved += 1;
+            self.label.previous_state = Some(from.to_owned());
+            self.label.state = step.to;
             self.label.entered = self.now;
             self.label.attempts = 0;
             self.label.feed_failures = 0;
+            let active = self.active.filter(|active| !step::keeps(machine, Some(active), to));
+            if let Some((active, state)) = active.and_then(|active| Some((active, active.state(to)?))) {
+                // The rest of the decision was made under the version that the label has left.
+                (self.machine, self.active, self.label.state) = (active, None, state.index());
+                self.feeds.change_machine(active);
+                self.label.facts_waiting = step.facts_waiting;
+                self.label.topics_waiting.clone_from(&step.topics_waiting);
+                return self.go_on(Event::Entered);
+            }
         }
         self.label.facts_waiting = decision.facts_waiting;
         self.label.topics_waiting.clone_from(&decision.topics_waiting);
@@ -581,6 +606,7 @@ impl Start {
             feed_failures: 0,
             held: None,
             fresh: true,
+            suspended: false,
         }
     }
 }

@@ -172,6 +172,11 @@ impl<'m> Known<'m> {
         Self { machine, answers: BTreeMap::new() }
     }
 
+    /// The answers are those of the feeds of another version.
+    pub(crate) fn change_machine(&mut self, machine: &'m Machine) {
+        self.machine = machine;
+    }
+
     /// Records the answer of a feed; `None` if it could not be fetched.
     pub fn learn(&mut self, feed: &str, answer: Option<Json>) {
         self.answers.insert(feed.to_owned(), answer);
@@ -210,6 +215,13 @@ impl Feeds for Watching<'_> {
         }
         answer
     }
+}
+
+/// Whether labels in a state stay on a version of the machine: the state says it, or the active version, if it is a later one,
+/// does not have the state.
+pub fn keeps(machine: &Machine, active: Option<&Machine>, state: &str) -> bool {
+    let gone = active.is_some_and(|active| active.state(state).is_none());
+    machine.state(state).is_some_and(|state| state.keeps() || gone)
 }
 
 /// The values that the label's gate is evaluated with at a given time. `zone` is that of the gate: see

@@ -116,7 +116,7 @@ impl Service {
             metrics: metrics.clone(),
             flow: flow.clone(),
             logged: Mutex::default(),
-            population: Population::new(records.clone(), options.labels),
+            population: Population::new(records.clone(), definitions.clone(), options.labels),
         });
         let actions =
             Arc::new(Actions { client: client.clone(), bus: bus.clone(), routes, secrets: secrets.clone() });

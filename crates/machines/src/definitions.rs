@@ -14,6 +14,7 @@ use serde::{Deserialize, Serialize};
 use signalbox_machine::{
     Machine,
     definition::{self, Refused},
+    step,
 };
 use tokio::task::spawn_blocking;
 
@@ -50,12 +51,7 @@ impl Version {
 
     /// Whether labels in the state stay on this version. The active version may not have the state.
     pub(crate) fn keeps(&self, state: &str) -> bool {
-        let own = self.machine.state(state);
-        own.is_some_and(|state| state.keeps())
-            || self
-                .active
-                .as_ref()
-                .is_some_and(|active| own.is_some() && active.machine.state(state).is_none())
+        step::keeps(&self.machine, self.active.as_ref().map(|active| &*active.machine), state)
     }
 }
 

@@ -292,6 +292,8 @@ impl<'a> Evaluator<'a> {
         if self.refit(record, turn) {
             return;
         }
+        // An interval that has passed is not repeated; a time in the metadata passes once.
+        let passed = record.work.interval_ms.take_if(|at_ms| *at_ms <= self.now_ms);
         let held = record.work.held.as_deref().unwrap_or_default();
         if let Some(failure) = held.strip_prefix(FAILED).filter(|_| record.status == Status::Acting) {
             return self.fail(record, attempt::Outcome::from_word(failure), 0, turn);
@@ -320,6 +322,8 @@ impl<'a> Evaluator<'a> {
                     self.decide(record, again, turn);
                 } else if let Some(topic) = topics.iter().find(|topic| gate.on_topic(topic)) {
                     self.decide(record, Event::Topic(topic), turn);
+                } else if let Some(trigger) = passed.and_then(|at_ms| self.moment(record, at_ms)) {
+                    self.decide(record, Event::Trigger(trigger), turn);
                 }
             }
             _ => {}
@@ -491,6 +495,13 @@ impl<'a> Evaluator<'a> {
         }
     }
 
+    /// The trigger of the gate whose time in the metadata is this one.
+    fn moment(&self, record: &Record, at_ms: u64) -> Option<usize> {
+        let is_moment = |path: &Path| path.moment(&record.metadata).map(unix_ms) == Some(at_ms);
+        let gate = self.state(record)?.gate()?;
+        gate.moments().find(|(_, path)| is_moment(path)).map(|(n, _)| n)
+    }
+
     fn feed_failed(&self, work: &mut Work, feed: &str) {
         work.feed_failures = work.feed_failures.saturating_add(1);
         work.again_ms = Some(self.now_ms + ms(attempt::feed_wait(work.feed_failures)));
@@ -529,10 +540,8 @@ impl<'a> Evaluator<'a> {
                 let gate = self.state(record).and_then(State::gate);
                 let found = gate.zip(interval_ms).and_then(|(gate, at_ms)| {
                     let since_ms = at_ms.saturating_sub(record.entered_ms);
-                    let is_moment = |path: &Path| path.moment(&record.metadata).map(unix_ms) == Some(at_ms);
-                    let mut moments = gate.moments();
                     let mut intervals = gate.intervals();
-                    moments.find(|(_, path)| is_moment(path)).map(|(n, _)| n).or_else(|| {
+                    self.moment(record, at_ms).or_else(|| {
                         intervals.find(|(_, every)| since_ms % ms(*every).max(1) == 0).map(|(n, _)| n)
                     })
                 });

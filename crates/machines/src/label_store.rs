@@ -200,7 +200,7 @@ impl LabelStore {
             }
             let exists = before.as_ref().is_some_and(|before| before.status != Status::Deleted);
             if !exists && record.status != Status::Deleted {
-                self.population.admit(&version.machine, now_ms).await?;
+                self.population.admit(machine, now_ms).await?;
             }
             // Revisions continue, also for a name that was used before.
             record.revision = before.as_ref().map_or(0, |before| before.revision);

@@ -206,8 +206,8 @@ fn a_simulation_reports_why_it_ended() {
     let open = Assumed { feeds: [("f".to_owned(), Some(json!(true)))].into(), ..Assumed::default() };
     let ended = run(go, &open);
     assert_eq!(ended.end, End::Ended);
-    assert_eq!(ended.to_json(&machine)["steps"][0]["cause"], json!("metadata"));
-    assert_eq!(ended.to_json(&machine)["state"], json!("d"));
+    assert_eq!(ended.to_json()["steps"][0]["cause"], json!("metadata"));
+    assert_eq!(ended.to_json()["state"], json!("d"));
 }
 
 #[test]
@@ -340,7 +340,7 @@ fn a_simulation_ends_when_its_time_is_used_up() {
     let start = signalbox_machine::simulate::Start::fresh(&file.machines[0], "a", serde_json::json!({}), now);
     let simulation = signalbox_machine::simulate::simulate_while(
         &|| false,
-        &file.machines[0],
+        (&file.machines[0], None),
         start,
         &signalbox_machine::simulate::Assumed::default(),
         None,

@@ -73,7 +73,8 @@ impl Evaluator<'_> {
             ));
         }
         // An update that comes before a time that has passed was worked on does not cancel it.
-        let passed = record.work.interval_ms.filter(|at_ms| *at_ms <= self.now_ms && !record.suspended);
+        let is_pending = |at_ms: &u64| !record.suspended || self.moment(record, *at_ms).is_some();
+        let passed = record.work.interval_ms.filter(|at_ms| *at_ms <= self.now_ms).filter(is_pending);
         record.work.interval_ms = passed.or(interval);
         record.zones = own.into_iter().map(String::into_boxed_str).collect();
     }

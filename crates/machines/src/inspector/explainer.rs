@@ -1,6 +1,6 @@
 //! Explains where a label is, and simulates where it would go.
 
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{collections::BTreeMap, iter, sync::Arc, time::Duration};
 
 use jiff::Timestamp;
 use serde_json::{Value, json};
@@ -20,7 +20,7 @@ use crate::{
     Error, Version,
     clock::Clock,
     definitions::Definitions,
-    evaluator::{Evaluator, held, instant},
+    evaluator::{Evaluator, RETRY, held, instant},
     feeds::{FeedAnswers, Feeds},
     label_store::LabelStore,
     record::{Record, Status},
@@ -195,11 +195,10 @@ impl Explainer {
         assumptions: Assumptions,
     ) -> Result<Value, Error> {
         let (record, version, now_ms) = self.read(machine, label).await?;
-        let machine = &*version.machine;
         let now = instant(now_ms);
         let until =
             assumptions.until.or_else(|| now.checked_add(assumptions.span).ok()).unwrap_or(Timestamp::MAX);
-        check_names(machine, &assumptions)?;
+        check_names(&version, &assumptions)?;
         let assumed = Assumed { feeds: assumptions.feeds, webhooks: assumptions.webhooks };
         if let Some(update) = &assumptions.metadata {
             let mut metadata = record.metadata.clone();
@@ -209,14 +208,14 @@ impl Explainer {
         let Some(start) = start(&version, label, &record, now_ms) else {
             return Ok(json!({"steps": [], "end": "state_removed", "state": record.state}));
         };
-        let (machine, metadata) = (Arc::clone(&version.machine), assumptions.metadata);
+        let metadata = assumptions.metadata;
         let began = Instant::now();
         // Outside of the threads that serve requests, because it computes only.
         let simulated = spawn_blocking(move || {
             let goes_on = || began.elapsed() < MAX_SIMULATION;
-            let simulation =
-                simulate_while(&goes_on, &machine, start, &assumed, metadata.as_ref(), (now, until));
-            simulation.to_json(&machine)
+            let active = version.active.as_ref().map(|active| &*active.machine);
+            let versions = (&*version.machine, active);
+            simulate_while(&goes_on, versions, start, &assumed, metadata.as_ref(), (now, until)).to_json()
         });
         Ok(simulated.await.unwrap_or_else(|panicked| std::panic::resume_unwind(panicked.into_panic())))
     }
@@ -236,13 +235,18 @@ fn start(version: &Version, label: &str, record: &Record, now_ms: u64) -> Option
         previous_state: record.previous_state().map(str::to_owned),
         facts_waiting: record.work.facts,
         topics_waiting: record.work.topics.clone(),
-        attempts: record.work.attempts.saturating_sub(u32::from(record.status == Status::Acting)),
+        // The attempt that is in progress is simulated; no attempt is while the label waits for the next one.
+        attempts: record
+            .work
+            .attempts
+            .saturating_sub(u32::from(record.status == Status::Acting && record.work.held.is_none())),
         again: again_ms(record).map(instant),
         feed_failures: record.work.feed_failures,
         held: held(&record.work)
             .filter(|_| record.status != Status::Acting)
             .map(|(cause, trigger)| (cause, trigger.map(str::to_owned))),
         fresh: false,
+        suspended: record.suspended,
     })
 }
 
@@ -272,6 +276,7 @@ fn acting(version: &Version, label: &str, record: &Record) -> (Value, String) {
     }
     let count = format!("attempt {} of {attempts}", work.attempts);
     let reason = match (pauses, work.again_ms) {
+        (true, _) if record.suspended => "its action continues when the label is resumed".to_owned(),
         (true, Some(again_ms)) if work.attempts == 0 => {
             format!("its action waits for the end of quiet hours at {}", instant(again_ms))
         }
@@ -284,18 +289,22 @@ fn acting(version: &Version, label: &str, record: &Record) -> (Value, String) {
     (json, reason)
 }
 
-/// When a label continues that loops or waits for a failed feed. Other work is simulated as done immediately.
+/// When a label continues that loops, waits for its next attempt, or for a failed feed. Other work is simulated as done
+/// immediately.
 fn again_ms(record: &Record) -> Option<u64> {
     let pauses = match record.status {
         Status::Looping => true,
+        Status::Acting => record.work.held.as_deref() == Some(RETRY),
         Status::Waiting | Status::Choosing => record.work.feed_failures > 0,
         _ => false,
     };
     record.work.again_ms.filter(|_| pauses)
 }
 
-/// Rejects assumptions about feeds and actions that the machine does not have.
-fn check_names(machine: &Machine, assumptions: &Assumptions) -> Result<(), Error> {
+/// Rejects assumptions about feeds and actions that neither the label's version nor the active one has.
+fn check_names(version: &Version, assumptions: &Assumptions) -> Result<(), Error> {
+    let machines: Vec<&Machine> =
+        iter::once(version).chain(version.active.as_deref()).map(|one| &*one.machine).collect();
     let unknown = |kind: &str, name: &str, known: Vec<&str>| {
         let hint = match signalbox_condition::nearest(name, known.iter().copied()) {
             Some(near) => format!("did you mean `{near}`?"),
@@ -303,11 +312,12 @@ fn check_names(machine: &Machine, assumptions: &Assumptions) -> Result<(), Error
         };
         Err(Error::BadAssumption(format!("the machine has no {kind} `{name}`; {hint}")))
     };
-    let feeds = || machine.feeds().iter().map(|feed| &*feed.name);
+    let feeds = || machines.iter().flat_map(|machine| machine.feeds()).map(|feed| &*feed.name);
     if let Some(name) = assumptions.feeds.keys().find(|name| !feeds().any(|feed| feed == *name)) {
         return unknown("feed", name, feeds().collect());
     }
-    let actions = || machine.states().iter().filter(|state| state.action().is_some()).map(State::name);
+    let states = || machines.iter().flat_map(|machine| machine.states());
+    let actions = || states().filter(|state| state.action().is_some()).map(State::name);
     match assumptions.webhooks.keys().find(|name| !actions().any(|action| action == *name)) {
         Some(name) => unknown("action", name, actions().collect()),
         None => Ok(()),

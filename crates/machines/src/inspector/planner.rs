@@ -113,6 +113,10 @@ impl Change {
         let evaluator = Evaluator { version: &self.old, label: name, now_ms: self.now_ms, feeds: &answers };
         let Some(standing) = evaluator.label(record) else { return };
         preview.checked += 1;
+        // It is not evaluated until it is resumed.
+        if record.suspended {
+            return;
+        }
         preview.starts += u64::from(settles && self.starts(name, record));
         match plan::outlook(&self.next.machine, state, standing, &answers, instant(self.now_ms)) {
             Outlook::Moves => preview.would_move += 1,

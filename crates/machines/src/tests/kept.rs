@@ -1,12 +1,13 @@
 //! States with `on_apply: keep`: labels stay on their version until they leave.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, time::Duration};
 
 use serde_json::json;
 
 use super::support::{M, World, machine};
 use crate::{
-    CheckCursor, Filter, Operation,
+    Assumptions, CheckCursor, Error, Filter, Operation,
+    population::Population,
     record::{Cause, Record, Status},
 };
 
@@ -100,6 +101,65 @@ async fn labels_stay_on_their_version_until_they_leave_the_states_that_keep_it()
     let again = world.machines.applier.apply(&machine(NEW), 1, "test", &none).await.unwrap();
     assert_eq!((again.changed, again.kept.len()), (false, 0));
     world.is_consistent().await;
+}
+
+#[tokio::test]
+async fn a_simulation_leaves_the_version_that_a_label_stays_on_as_the_label_does() {
+    // Both versions have `done`, and only the active one continues from there.
+    let new = NEW.replace("{gate: done}", "{gate: done, exit_condition: metadata.more, triggers: [{event: entry}, {metadata: more}], next: end}\n      - {gate: end}");
+    let world = World::new(OLD).await;
+    world.create("a", json!({"more": true})).await;
+    world.send_update("a", json!({"go": true})).await;
+    world.apply(&new, 1).await;
+    for (metadata, expected) in
+        [(json!({"paid": true}), "ship"), (json!({"sent": true}), "old_end"), (json!({"over": true}), "end")]
+    {
+        let asking = Assumptions {
+            span: Duration::from_secs(3_600),
+            metadata: Some(metadata.clone()),
+            ..Assumptions::default()
+        };
+        let said = world.machines.inspector.explainer.simulate(M, "a", asking).await.unwrap();
+        assert_eq!(world.send_update("a", metadata).await.state, expected);
+        assert_eq!(said["state"], json!(expected), "{said}");
+        assert_eq!(said["end"], json!(if expected == "end" { "ended" } else { "stuck" }), "{said}");
+    }
+}
+
+#[tokio::test]
+async fn a_simulation_of_a_suspended_label_ends_as_suspended() {
+    let world = World::new(OLD).await;
+    world.create("a", json!({})).await;
+    world.machines.labels.operate(M, "a", &Operation::Suspend).await.unwrap();
+    let asking = Assumptions { metadata: Some(json!({"go": true})), ..Assumptions::default() };
+    let said = world.machines.inspector.explainer.simulate(M, "a", asking).await.unwrap();
+    assert_eq!(
+        (&said["end"], &said["state"], &said["steps"]),
+        (&json!("suspended"), &json!("first"), &json!([]))
+    );
+    assert_eq!(world.send_update("a", json!({"go": true})).await.state, "first");
+}
+
+#[tokio::test]
+async fn the_limit_of_labels_includes_those_in_states_of_other_versions() {
+    let world = World::new(OLD).await;
+    let other = world.another();
+    // The other pacemaker knows the first version only.
+    assert_eq!(other.definitions.of(M, 0).await.unwrap().number, 1);
+    for label in ["kept", "moved"] {
+        world.create(label, json!({})).await;
+    }
+    world.send_update("kept", json!({"go": true})).await;
+    let renamed = NEW.replace("first", "begin");
+    let mapped = BTreeMap::from([("first".to_owned(), "begin".to_owned())]);
+    world.machines.applier.apply(&machine(&renamed), 1, "test", &mapped).await.unwrap();
+    let population = |limit| Population::new(other.records.clone(), other.definitions.clone(), limit);
+    let admitted = population(2).admit(M, world.now_ms()).await;
+    assert!(matches!(admitted, Err(Error::TooManyLabels(2))), "{admitted:?}");
+    population(3).admit(M, world.now_ms()).await.unwrap();
+    world.machines.tasks.delete_machine(M, "ada", None).await.unwrap();
+    let admitted = population(2).admit(M, world.now_ms()).await;
+    assert!(matches!(admitted, Err(Error::NoSuchMachine)), "{admitted:?}");
 }
 
 #[tokio::test]

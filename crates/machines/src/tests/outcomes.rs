@@ -1,9 +1,14 @@
 //! Results of actions, what follows a failure, deadlines, and times in metadata.
 
+use std::{collections::BTreeMap, time::Duration};
+
 use serde_json::json;
 
 use super::support::{M, Receiver, World};
-use crate::record::{Cause, Status};
+use crate::{
+    Assumptions,
+    record::{Cause, Status},
+};
 
 fn ordering(url: &str) -> String {
     format!(
@@ -176,4 +181,27 @@ async fn a_gate_is_evaluated_at_the_time_that_the_metadata_holds() {
     let moved = world.send_update("b", at(world.now_ms() - 1)).await;
     assert_eq!(moved.state, "done");
     assert!(world.machines.label_store.label(M, "b").await.unwrap().due_ms().is_none());
+}
+
+#[tokio::test]
+async fn a_simulation_counts_the_attempts_that_failed_and_waits_for_the_next() {
+    let receiver = Receiver::start(&[500, 500]).await;
+    let world = World::new(&ordering(&receiver.url)).await;
+    world.create("a", json!({})).await;
+    let waiting = world.until("a", |record| record.work.error.is_some()).await;
+    let at_ms = waiting.work.again_ms.unwrap();
+    let asking = Assumptions {
+        span: Duration::from_secs(60),
+        webhooks: BTreeMap::from([("reserve".to_owned(), 500.into())]),
+        ..Assumptions::default()
+    };
+    let said = world.machines.inspector.explainer.simulate(M, "a", asking).await.unwrap();
+    world.time.advance(at_ms - world.now_ms());
+    world.work_off().await;
+    let record = world.until("a", |record| &*record.state == "failed").await;
+    assert_eq!(receiver.seen().len(), 2);
+    let at = crate::instant(at_ms).to_string();
+    assert_eq!(said["steps"][0], json!({"at": at, "attempt": "reserve", "status": 500}), "{said}");
+    assert_eq!((&said["steps"][1]["to"], &said["steps"][1]["at"]), (&json!("failed"), &json!(at)), "{said}");
+    assert_eq!(said["since"], json!(crate::instant(record.entered_ms).to_string()));
 }

@@ -32,7 +32,7 @@ use super::{
     support::{M, World},
 };
 use crate::{
-    Assumptions,
+    Assumptions, Operation,
     evaluator::instant,
     record::{Cause, Record, Status},
 };
@@ -162,8 +162,18 @@ impl Scene<'_> {
         self.world.bus.handle.last_id(0).await.unwrap().unwrap_or(EventId(0))
     }
 
-    /// Advances time and updates all labels; each label has to follow its prediction.
+    /// Suspends some labels. Returns which.
+    async fn suspend_some(&mut self) -> Vec<&'static str> {
+        let some: Vec<_> = LABELS.into_iter().filter(|_| self.random.random_bool(0.15)).collect();
+        for label in &some {
+            self.world.machines.labels.operate(M, label, &Operation::Suspend).await.unwrap();
+        }
+        some
+    }
+
+    /// Advances time and updates all labels; each label has to follow its prediction. Some are suspended until the end.
     async fn round(&mut self) {
+        let suspended = self.suspend_some().await;
         // Inspections reuse answers of the last seconds, so each round uses a separate process.
         let onlooker = self.world.another();
         let now = Answers { feeds: feeds(&mut self.random), ..self.answers() };
@@ -210,6 +220,10 @@ impl Scene<'_> {
                 waited(&whys[place], &record, since, &about);
             }
         }
+        for label in suspended {
+            self.world.machines.labels.operate(M, label, &Operation::Resume).await.unwrap();
+        }
+        self.idle().await;
     }
 
     /// Updates a label with the metadata that its gate waits for, according to `why`.
@@ -250,6 +264,7 @@ impl Scene<'_> {
 
     /// Applies another definition, and compares the effects with its plan.
     async fn change(&mut self, shape: &Shape) {
+        self.suspend_some().await;
         let before: BTreeMap<&str, Record> = self.records().await;
         let Some((changed, machine)) = (0..20).find_map(|_| {
             let changed = shape.changed(&mut self.random);

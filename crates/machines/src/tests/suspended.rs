@@ -124,3 +124,30 @@ state_machines:
         assert_eq!(operate(&world, label, Operation::Resume).await.unwrap(), "over");
     }
 }
+
+#[tokio::test]
+async fn a_resumed_label_is_evaluated_for_a_time_in_its_metadata_and_not_for_intervals_that_passed() {
+    let gates = "
+state_machines:
+  m:
+    states:
+      - {gate: first, exit_condition: metadata.open, triggers: [{at: metadata.due}, {interval: 1h}], next: over}
+      - {gate: over}
+";
+    let world = World::new(gates).await;
+    let due = crate::instant(world.now_ms() + 5_000).to_string();
+    world.create("interval", json!({"open": true})).await;
+    world.create("due", json!({"open": true, "due": due})).await;
+    for label in ["interval", "due"] {
+        operate(&world, label, Operation::Suspend).await.unwrap();
+    }
+    world.time.advance(3_601_000);
+    world.work_off().await;
+    // An update does not cancel the time that has passed.
+    world.send_update("due", json!({"other": 1})).await;
+    assert_eq!(operate(&world, "due", Operation::Resume).await.unwrap(), "over");
+    assert_eq!(operate(&world, "interval", Operation::Resume).await.unwrap(), "first");
+    world.work_off().await;
+    let record = world.label("interval").await;
+    assert_eq!((&*record.state, record.due_ms()), ("first", Some(record.entered_ms + 7_200_000)));
+}
