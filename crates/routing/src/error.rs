@@ -98,6 +98,17 @@ pub enum Error {
         /// The limit.
         instances: u64,
     },
+    /// The caller's token has registered the maximum number of new names.
+    #[error(
+        "limit of new host names and version types of the token within a day reached ({names}); register names that exist, or \
+         raise `limits.token_new_names_per_day`"
+    )]
+    TokenNames {
+        /// The limit.
+        names: u64,
+        /// Seconds until the token may register new names again.
+        seconds: u32,
+    },
     /// The host cannot be switched to the version.
     #[error("the host cannot be switched to that version")]
     CannotSwitch {

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{Attempts, Registry, check_names, check_record};
+use super::{Attempts, Limits, Registry, check_names, check_record};
 use crate::{
     ChangeKind, Error, RouteChange,
     store::{Desire, DesireOutcome, Projection, Registrant, Sight, Stored, TableMark},
@@ -46,8 +46,9 @@ impl Registry {
         expected: Option<u64>,
     ) -> Result<RouteChange, Error> {
         check_spec(caller, id, &spec)?;
-        let max_instances = if caller.is_root() { 0 } else { self.max_instances_per_token };
-        let registrant = Registrant { token: caller.bus_client().into_owned(), max_instances };
+        let Limits { instances: max_instances, names: max_names } =
+            if caller.is_root() { Limits::default() } else { self.limits_per_token };
+        let registrant = Registrant { token: caller.bus_client().into_owned(), max_instances, max_names };
         let mut attempts = Attempts::new();
         let mut expired = false;
         loop {

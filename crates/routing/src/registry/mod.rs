@@ -41,20 +41,28 @@ pub struct Registry {
     rules: Arc<AddressRules>,
     nudge: Arc<Notify>,
     metrics: Metrics,
-    /// 0: no limit.
-    max_instances_per_token: u64,
+    limits_per_token: Limits,
+}
+
+/// What one token may register. 0: no limit.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Limits {
+    /// Instances at the same time.
+    pub instances: u64,
+    /// New host names and version types within a day.
+    pub names: u64,
 }
 
 impl Registry {
     /// `nudge` wakes the reconciler.
     pub fn new(store: Store, rules: AddressRules, nudge: Arc<Notify>, metrics: Metrics) -> Self {
-        Self { store, rules: Arc::new(rules), nudge, metrics, max_instances_per_token: 0 }
+        Self { store, rules: Arc::new(rules), nudge, metrics, limits_per_token: Limits::default() }
     }
 
-    /// Limits the instances that one token registers; 0 for no limit. Root has none.
+    /// Limits what one token registers. Root has no limit.
     #[must_use]
-    pub fn with_instances_per_token(self, max_instances_per_token: u64) -> Self {
-        Self { max_instances_per_token, ..self }
+    pub fn with_limits_per_token(self, limits_per_token: Limits) -> Self {
+        Self { limits_per_token, ..self }
     }
 
     /// The metrics of the route table.

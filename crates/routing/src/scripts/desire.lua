@@ -11,6 +11,7 @@
 -- KEYS[9]: hash, the state last given to the routes primary: epoch, serial
 -- KEYS[10]: hash, instance id → the token that registered it
 -- KEYS[11]: hash, token → the number of its instances
+-- KEYS[12]: set, `h:` and each new host name, `v:` and each new version type that the token registered within a day
 -- ARGV[1]: string, instance id
 -- ARGV[2]: string, the record as the caller read it; empty = there was none
 -- ARGV[3]: string, the new record as JSON without its opening brace and revision; empty = remove
@@ -22,22 +23,26 @@
 -- ARGV[9]: string, version type of the new record
 -- ARGV[10]: string, the token that registers the instance; empty = the registrant stays
 -- ARGV[11]: integer, the maximum number of instances of that token; 0 = no limit
--- ARGV[12...]: strings, host names of the new record
+-- ARGV[12]: integer, the maximum number of these names; 0 = no limit
+-- ARGV[13...]: strings, host names of the new record
 -- Returns {'accepted', revision, serial of the table, lineage of the table}
 --   {'changed'}: the record or the owner has changed in the meantime; read again
 --   {'limited'}: the token has the maximum number of instances
+--   {'names', seconds}: the token has registered the maximum number of new names, and may register more after this time
 --   {'regressed', revision}: this server has lost changes; reconcile first
 --   {'uninitialized'}: this server is empty; reconcile first
 -- Caller: store/desired.rs, desire
 local instances, index, addresses = KEYS[1], KEYS[2], KEYS[3]
 local hosts, host_index = KEYS[4], KEYS[5]
 local revisions, unprojected, unreported, route_table = KEYS[6], KEYS[7], KEYS[8], KEYS[9]
-local registrants, counts = KEYS[10], KEYS[11]
+local registrants, counts, names = KEYS[10], KEYS[11], KEYS[12]
 local id, expected, record = ARGV[1], ARGV[2], ARGV[3]
 local address_before, address_after = ARGV[4], ARGV[5]
 local owner, owner_record = ARGV[6], ARGV[7]
 local floor, version_type = tonumber(ARGV[8]), ARGV[9]
-local registrant, max_instances = ARGV[10], tonumber(ARGV[11])
+local registrant, max_instances, max_names = ARGV[10], tonumber(ARGV[11]), tonumber(ARGV[12])
+-- How long new names are counted, in seconds.
+local NAMES_SECONDS = 86400
 
 local lineage, serial = unpack(redis.call('HMGET', route_table, 'epoch', 'serial'))
 if not lineage then
@@ -77,6 +82,30 @@ local function is_one_too_many()
 end
 if registrant ~= '' and is_one_too_many() then
   return {'limited'}
+end
+
+-- The host names and the version type of the new record that are not registered: they remain after the instance, as hosts and
+-- as statistics. Reads only.
+local function new_names()
+  local found, is_known = {}, true
+  for at = 13, #ARGV do
+    local present = redis.call('HGET', hosts, ARGV[at])
+    if not present then
+      found[#found + 1] = 'h:' .. ARGV[at]
+    end
+    is_known = is_known and present == version_type
+  end
+  if not is_known and redis.call('SISMEMBER', names, 'v:' .. version_type) == 0 then
+    found[#found + 1] = 'v:' .. version_type
+  end
+  return found
+end
+local fresh = {}
+if max_names > 0 and record ~= '' then
+  fresh = new_names()
+  if #fresh > 0 and redis.call('SCARD', names) + #fresh > max_names then
+    return {'names', redis.call('TTL', names)}
+  end
 end
 
 local function set_registrant(of, token)
@@ -130,8 +159,14 @@ else
   if registrant ~= '' then
     set_registrant(id, registrant)
   end
+  for _, name in ipairs(fresh) do
+    redis.call('SADD', names, name)
+  end
+  if #fresh > 0 and redis.call('TTL', names) < 0 then
+    redis.call('EXPIRE', names, NAMES_SECONDS)
+  end
   -- At most a hundred names.
-  for at = 12, #ARGV do
+  for at = 13, #ARGV do
     redis.call('HSET', hosts, ARGV[at], version_type)
     redis.call('ZADD', host_index, 0, ARGV[at])
   end

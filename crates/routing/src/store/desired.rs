@@ -66,6 +66,8 @@ pub(crate) struct Registrant {
     pub(crate) token: String,
     /// The maximum number of its instances; 0 for no limit.
     pub(crate) max_instances: u64,
+    /// The maximum number of new host names and version types that it registers within a day; 0 for no limit.
+    pub(crate) max_names: u64,
 }
 
 /// The result of a [`Desire`].
@@ -175,6 +177,7 @@ impl Store {
             .key(&key::routes_table())
             .key(&key::routes_registrants())
             .key(&key::routes_registrants_count())
+            .key(&key::routes_registrants_names(desire.registrant.map_or("", |registrant| &registrant.token)))
             .arg(desire.id.as_str())
             .arg(before.map_or("", |stored| &stored.text))
             .arg(tail)
@@ -186,10 +189,16 @@ impl Store {
             .arg(spec.map_or("", |spec| spec.version_type_id.as_str()))
             .arg(desire.registrant.map_or("", |registrant| &registrant.token))
             .arg(desire.registrant.map_or(0, |registrant| registrant.max_instances))
+            .arg(desire.registrant.map_or(0, |registrant| registrant.max_names))
             .arg(hostnames(spec.map_or(&[], |spec| &spec.hostnames)));
         let reply = self.in_fabric("desire", call).await?;
         match (reply.word()?.as_str(), desire.registrant) {
             ("limited", Some(registrant)) => Err(Error::TokenFull { instances: registrant.max_instances }),
+            ("names", Some(registrant)) => {
+                let seconds =
+                    reply.at(1).map_or(1, |seconds: i64| u32::try_from(seconds.max(1)).unwrap_or(1));
+                Err(Error::TokenNames { names: registrant.max_names, seconds })
+            }
             _ => self.outcome(&reply),
         }
     }

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::{
-    ChangeKind, Error,
+    ChangeKind, Error, Limits,
     store::{Desire, DesireOutcome},
 };
 use signalbox_access::{Caller, HostPattern, Scope};
@@ -297,4 +297,30 @@ async fn the_membership_sets_are_filled_even_if_the_stats_redis_comes_later() {
         if waiting.is_empty() { Ok(()) } else { Err(format!("{waiting:?}")) }
     })
     .await;
+}
+
+#[tokio::test]
+async fn a_token_registers_a_limited_number_of_new_names_and_existing_ones_without_limit() {
+    let rig = Rig::new().await;
+    rig.put("theirs", spec(9001, &["known.example"], "known")).await;
+    let registry = rig.registry.clone().with_limits_per_token(Limits { instances: 0, names: 3 });
+    let tenant = Caller::named("tenant".to_owned(), vec![Scope::Routes], None);
+    let put = async |port: u16, name: &str, version: &str| {
+        registry.put(&tenant, &instance_id("i"), spec(port, &[name], version)).await
+    };
+    assert!(put(9002, "a.example", "1").await.is_ok(), "a host and a version type");
+    assert!(put(9002, "known.example", "known").await.is_ok(), "neither is new");
+    assert!(put(9002, "a.example", "2").await.is_ok());
+    for (name, version) in [("b.example", "1"), ("a.example", "3")] {
+        let refused = put(9003, name, version).await;
+        let is_limit = matches!(&refused, Err(Error::TokenNames { names: 3, seconds }) if *seconds > 86_000);
+        assert!(is_limit, "{name} {version}: {refused:?}");
+    }
+    assert!(put(9003, "a.example", "1").await.is_ok());
+    let removed = registry.remove(&tenant, &instance_id("i")).await;
+    assert!(removed.is_ok(), "{removed:?}");
+    assert!(
+        rig.registry.put(&Caller::root(), &instance_id("r"), spec(9004, &["c.example"], "4")).await.is_ok()
+    );
+    rig.check_catalog().await;
 }

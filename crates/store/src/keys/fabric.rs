@@ -14,6 +14,9 @@ keys! {
     routes_registrants() = "routes:registrants", "hash", "while an instance is registered";
     /// HASH: token → the number of its instances in `routes:registrants`.
     routes_registrants_count() = "routes:registrants:count", "hash", "while the token has instances";
+    /// SET of the new host names and version types that a token registered.
+    routes_registrants_names(token: &str) = "routes:registrants:names:{token}",
+        "set", "a day after the first of them";
     /// HASH: host name → the version type last registered for it. A name remains after its last instance is removed.
     routes_hosts() = "routes:hosts", "hash", "until the host is deleted";
     /// ZSET of the names in `routes:hosts`, all with score 0, for reading them in order.

@@ -97,6 +97,11 @@ fn from_client(error: &Error) -> Option<Problem> {
                 .with("limit", *instances)
                 .retry_after(1)
         }
+        Error::TokenNames { names, seconds } => {
+            Problem::new(StatusCode::TOO_MANY_REQUESTS, "token_limit_reached", detail)
+                .with("limit", *names)
+                .retry_after(*seconds)
+        }
         Error::CannotSwitch { hostname, version_type, reason } => {
             cannot_switch(hostname, version_type, reason)
         }
