@@ -35,6 +35,9 @@ impl Handle {
         let (mut all, registry, options) = (BTreeMap::new(), self.registry(), &self.core.options);
         for store in &self.core.stores {
             for (client, keys) in store.idempotency_used(options.idempotency_seconds * 1000).await? {
+                if keys.saturating_mul(2) <= options.idempotency_keys {
+                    continue;
+                }
                 let percent: &mut u64 = all.entry(registry.name_of(&client)).or_default();
                 *percent = (*percent).max(keys.saturating_mul(100) / options.idempotency_keys);
             }

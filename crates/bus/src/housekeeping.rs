@@ -35,8 +35,12 @@ const TRIM_PART: usize = 100;
 const MISSED_BEATS: u32 = 2;
 /// Checks within that time.
 const RECOVERY_CHECKS: u32 = 5;
-/// How long publishes of the largest environments are rejected, unless the next check finds memory short again.
+/// How long new data of the largest owners is rejected, unless the next check finds memory short again.
 const REFUSED_MS: u64 = 10_000;
+/// Maximum number of owners whose data is rejected: every publish reads the list.
+const MAX_REFUSED: usize = 256;
+/// Bytes of the fabric's memory that an idempotency key needs, about.
+const KEY_BYTES: u64 = 250;
 /// How often, and at what intervals, the memory is read until Redis has freed what was removed.
 const FREE_CHECKS: u32 = 10;
 const FREE_EVERY: Duration = Duration::from_millis(50);
@@ -393,18 +397,29 @@ impl Memory {
     }
 }
 
-/// The environments that use most: all of them at the end of the memory, and only the largest one when it begins to be short.
-/// `largest` is the use of the largest owner, which may be something else than an environment.
-fn refused(environments: &BTreeMap<String, u64>, largest: u64, free_thousandths: u64) -> Vec<String> {
+/// The owners that use most: all of them at the end of the memory, and only the largest one when it begins to be short; the
+/// largest first. `largest` is the use of the largest one, which may be something that has no owner.
+fn refused(owners: &BTreeMap<String, u64>, largest: u64, free_thousandths: u64) -> Vec<String> {
     let least = u128::from(largest) * u128::from(free_thousandths.min(1000)) / 1000;
-    let over = |(_, bytes): &(&String, &u64)| u128::from(**bytes) >= least.max(1);
-    environments.iter().filter(over).map(|(name, _)| name.clone()).collect()
+    let mut over: Vec<(&String, u64)> = owners.iter().map(|(name, bytes)| (name, *bytes)).collect();
+    over.retain(|(_, bytes)| u128::from(*bytes) >= least.max(1));
+    over.sort_unstable_by_key(|(_, bytes)| std::cmp::Reverse(*bytes));
+    over.into_iter().take(MAX_REFUSED).map(|(name, _)| name.clone()).collect()
+}
+
+/// The bytes of each owner: environments, state machines, and clients with many idempotency keys.
+async fn owners(core: &Core, store: &Store) -> Result<BTreeMap<String, u64>, Error> {
+    let mut owners = store.owners().await?;
+    for (client, keys) in store.idempotency_used(core.options.idempotency_seconds * 1000).await? {
+        owners.insert(format!("client:{client}"), keys.saturating_mul(KEY_BYTES));
+    }
+    Ok(owners)
 }
 
 /// Returns how many bytes are free. If memory is short, the owners who use most pay for it, and no others:
 /// events that are kept only for replay are forgotten; then those that only idle subscribers need, if these are much of
-/// everything; then publishes of the largest environments are rejected. If memory becomes shorter all the same, the oldest
-/// batches of a subscriber are dropped that has as much as the largest environment, for as long as that frees memory.
+/// everything; then new data of the largest owners is rejected. If memory becomes shorter all the same, the oldest
+/// batches of a subscriber are dropped that has as much as the largest owner, for as long as that frees memory.
 pub(super) async fn relieve(core: &Arc<Core>, store: &Store) -> Result<u64, Error> {
     let mut memory = Memory::read(core, store).await?;
     if !memory.is_short() {
@@ -414,11 +429,11 @@ pub(super) async fn relieve(core: &Arc<Core>, store: &Store) -> Result<u64, Erro
         return Ok(memory.free());
     }
     forget_log(store).await?;
-    let environments = store.environments().await?;
+    let owners = owners(core, store).await?;
     memory = Memory::read(core, store).await?;
-    // Labels, states of objects and dead letters use memory, although they belong to no environment.
-    let others = memory.used.saturating_sub(environments.values().sum());
-    let largest = environments.values().copied().max().unwrap_or_default().max(others);
+    // Dead letters and indexes use memory, although they belong to no owner.
+    let others = memory.used.saturating_sub(owners.values().sum());
+    let largest = owners.values().copied().max().unwrap_or_default().max(others);
     if memory.is_short() {
         let pinned: u64 = pinned(core, store).await?.iter().map(|(_, bytes, _)| bytes).sum();
         if pinned.saturating_mul(2) >= largest {
@@ -429,21 +444,21 @@ pub(super) async fn relieve(core: &Arc<Core>, store: &Store) -> Result<u64, Erro
     if !memory.is_short() {
         return Ok(memory.free());
     }
-    let names = refused(&environments, largest, memory.free_thousandths());
+    let names = refused(&owners, largest, memory.free_thousandths());
     let until = store.now_ms().await? + REFUSED_MS;
     // At the limit this fails, and so does every publish.
     let was_full = store.is_full().await?;
     match store.note_full(until, &names).await {
         Ok(()) if was_full => {}
         Ok(()) => {
-            tracing::warn!(environments = ?names, "memory short: publishes of the largest environments are rejected");
+            tracing::warn!(owners = ?names, "memory short: new data of the largest owners is rejected");
         }
-        Err(error) => tracing::debug!(%error, "the largest environments cannot be noted"),
+        Err(error) => tracing::debug!(%error, "the largest owners cannot be noted"),
     }
     if memory.free_thousandths() <= 500 {
         drop_largest(core, store, largest, memory).await?;
     }
-    // Until the next check only smaller environments can use more.
+    // Until the next check only smaller owners can use more.
     Ok(memory.free().max(GROWTH / 2))
 }
 
@@ -544,13 +559,16 @@ mod tests {
     }
 
     #[test]
-    fn the_shorter_memory_is_the_more_environments_are_refused() {
+    fn the_shorter_memory_is_the_more_owners_are_refused() {
         let bytes = BTreeMap::from([("a".into(), 100), ("b".into(), 40), ("c".into(), 1)]);
         assert_eq!(refused(&bytes, 100, 1000), ["a"]);
         assert_eq!(refused(&bytes, 100, 410), ["a"]);
         assert_eq!(refused(&bytes, 100, 400), ["a", "b"]);
         assert_eq!(refused(&bytes, 100, 0), ["a", "b", "c"]);
         assert_eq!(refused(&bytes, 1000, 200), [""; 0], "something else uses most");
+        let many = (0..1_000_u64).map(|n| (n.to_string(), n)).collect();
+        let largest = refused(&many, 999, 0);
+        assert_eq!((largest.len(), &*largest[0]), (MAX_REFUSED, "999"));
     }
 
     #[test]

@@ -107,8 +107,8 @@
 //! * **Redis is replaced by an empty one.** Publishers get [`Refusal::Uninitialized`], and an error is logged, until an
 //!   operator calls [`Handle::initialize`]. The empty server has no subscriptions, so accepted events would be lost.
 //! * **Redis is full.** Publishers get [`Refusal::Full`], and no publish is applied in part. Before that,
-//!   housekeeping removes events that are retained only for replay, and then rejects publishes of the environments that use
-//!   most ([`Refusal::MemoryShort`]). If that is not enough, it drops the oldest batches of the largest subscriber, if that
+//!   housekeeping removes events that are retained only for replay, and then rejects new data of the owners that use most:
+//!   environments, labels of machines, and idempotency keys of clients ([`Refusal::MemoryShort`]). If that is not enough, it drops the oldest batches of the largest subscriber, if that
 //!   frees memory, and stores a gap for each.
 //! * **A subscriber answers 410.** Its lanes receive no new events. Waiting events stay until it subscribes again or they
 //!   exceed their maximum age.

@@ -17,12 +17,19 @@
 
 local labels = {}
 local machines = string.match(lanes.objects, '^(.*)object:$') .. 'machine:'
+local owners = lanes.base .. 'environments'
 -- Length of a header in bytes: format, incarnation, visit, revision.
 local HEADER = 21
 -- Maximum number of members or records that are collected before they are written.
 local MAX_TOGETHER = 1000
+-- Bytes that the indexes need for a label, about.
+local INDEX_BYTES = 256
+-- A change that adds more bytes to a record stores data of a client. A smaller one is a move of the label.
+local MAX_MOVE_BYTES = 1024
 
 local pending, versions = {}, {}
+-- The bytes of each label that was changed in this call, and by how many the labels of each machine have grown.
+local sizes, grown = {}, {}
 local indexes, index_list, records = {}, {}, {}
 
 -- The index with this key after `machine:`, what is to be added to it and removed from it, and the last score that this
@@ -47,6 +54,25 @@ function labels.read(at, object)
   return change, lines == 0 and log + 1 or log + 3 + lines
 end
 
+-- By how many bytes the label grows, and how many it has afterwards. A record that expires is not counted, because its end
+-- cannot be noticed. Only reads.
+local function growth(change)
+  local words, at, key = ARGV, change.at, change.key .. ':data'
+  local before, after = sizes[change.key] or 0, 0
+  if words[at + 1] ~= '' and not sizes[change.key] and redis.call('PTTL', key) == -1 then
+    before = redis.call('STRLEN', key) + INDEX_BYTES
+  end
+  if words[at + 5] == '' then after = #words[at + 3] + 8 + #words[at + 4] + INDEX_BYTES end
+  return after - before, after
+end
+
+-- The owner of a change that stores more data, in the counts of bytes (publish_quota.lua); nil for other changes. Only reads.
+function labels.grows(change)
+  local more, after = growth(change)
+  local is_new = after > 0 and more == after
+  if is_new or more > MAX_MOVE_BYTES then return 'machine:' .. ARGV[change.at] end
+end
+
 -- Whether the label has the state that the change expects, including earlier changes in this call. Only reads.
 function labels.fits(change)
   local words, at, key = ARGV, change.at, change.key
@@ -62,6 +88,9 @@ function labels.fits(change)
   local header = pending[key] or redis.call('GETRANGE', key .. ':data', 0, HEADER - 1)
   if header ~= words[at + 1] then return false end
   for entry = at + 8, change.log - 1, 3 do open_index(words[entry]) end
+  local more
+  more, sizes[key] = growth(change)
+  grown[machine] = (grown[machine] or 0) + more
   pending[key] = string.sub(words[at + 3], 1, HEADER)
   return true
 end
@@ -124,6 +153,10 @@ end
 -- earliest due time. An earlier one is published to them.
 function labels.finish()
   write_records()
+  for machine, bytes in pairs(grown) do
+    local owner = 'machine:' .. machine
+    if redis.call('HINCRBY', owners, owner, string.format('%.0f', bytes)) <= 0 then redis.call('HDEL', owners, owner) end
+  end
   for i = 1, #index_list do write_index(index_list[i]) end
   local due = indexes.due
   if not due then return end

@@ -152,7 +152,6 @@ end
 -- 1 for entries that are stored and -1 for those that are removed.
 function objects.charge(entries, sign)
   local key = string.sub(base, 1, -1 - #'object:') .. 'bus:environments'
-  if #entries == 0 or redis.call('EXISTS', key) == 0 then return end
   local bytes = {}
   for at = 1, #entries do
     local env = environment_of(entries[at])

@@ -12,7 +12,7 @@
 -- KEYS[15]: hash, segment of the log -> bytes
 -- KEYS[16]: hash, `exchanged_at`: when the two hashes of objects were last exchanged; `logged`: the last id in the
 -- log, while a later one went to a backend; `full`: until when and for which environments memory is too short
--- KEYS[17]: hash, client -> how many idempotency keys it uses and when that was counted, if it uses many
+-- KEYS[17]: hash, client -> how many idempotency keys it uses and when that was counted, if these are many
 -- KEYS[18...]: hash, a topic's counter, for each topic; then two for each client with idempotency keys: hash, key
 -- digest -> the publish under it; zset, key digest -> when; then, if there are queues: hash, messages of queues
 -- by segment of the log; zset, queues by when they have something due; zset, the ring of each queue
@@ -235,7 +235,8 @@ end
 -- Checks the keys that every call writes to.
 local function expect_fixed(lanes, topics)
   lanes.expect_own()
-  lanes.expect('hash', keys.objects, keys.old_objects, keys.log, keys.state, lanes.base .. 'environments')
+  lanes.expect('hash', keys.objects, keys.old_objects, keys.log, keys.state, lanes.base .. 'environments',
+    lanes.base .. 'states')
   for t = 1, #topics do lanes.expect('hash', topics[t].key) end
 end
 

@@ -143,12 +143,13 @@ local function published_before(group, now)
   return 'r', id
 end
 
--- In how many ms a client's oldest key expires, if the client may have no more keys; else nil. A key is never forgotten
--- before it expires, because its event could then be published twice.
-local function wait_for_key(client, now)
+-- In how many ms a client's oldest key expires, if the client may have no more keys, or if memory is short and its keys use
+-- most; else nil. A key is never forgotten before it expires, because its event could then be published twice.
+local function wait_for_key(client, now, quota)
   local expired = digits(math.max(now - args.key_ms, 0))
   client.used = client.used or redis.call('ZCARD', client.ages) - redis.call('ZCOUNT', client.ages, '-inf', expired)
-  if client.used < args.max_keys then return nil end
+  local is_full = quota.full and quota.full['client:' .. client.name] and client.used > 0
+  if client.used < args.max_keys and not is_full then return nil end
   if not client.wait then
     local oldest = redis.call('ZRANGE', client.ages, '(' .. expired, '+inf', 'BYSCORE', 'LIMIT', 0, 1, 'WITHSCORES')
     client.wait = digits(math.max((tonumber(oldest[2]) or now) + args.key_ms - now, 1))
@@ -172,12 +173,12 @@ local function refusal(group, now, to, labels, facets, queues, quota)
   if group.client then
     local word, id = published_before(group, now)
     if word then return word, id end
-    local wait = wait_for_key(group.client, now)
+    local wait = wait_for_key(group.client, now, quota)
     if wait then return 'k', wait end
   end
   if to == 'backend' and #group > group.memory.free then return 'f' end
   if to == 'log' and queues.bounded and not fits_queues(group, facets, queues, now) then return 'q' end
-  local over = over_quota(group, quota)
+  local over = over_quota(group, quota, labels)
   if over then return over end
   if group.change and not labels.fits(group.change) then return 'x' end
 end
@@ -203,7 +204,7 @@ local function accept(group, ids, log, base, facets, queues, reply, now, quota)
 end
 
 -- Decides about all groups, in their order. Returns the log's new segments, the reply, and whether a label changes.
-local function decide(groups, now, ids, base, facets, queues, labels, quota)
+local function decide(groups, now, ids, base, facets, queues, labels, quota, states)
   local log, reply, changes = {}, { 'ok' }, false
   for g = 1, #groups do
     local group = groups[g]
@@ -215,6 +216,7 @@ local function decide(groups, now, ids, base, facets, queues, labels, quota)
     else
       group.to = to
       accept(group, ids, log, base, facets, queues, reply, now, quota)
+      charge_state(quota, states, group)
       if group.change then changes = true end
       if group.client then note_key(group, now) end
     end

@@ -1,7 +1,8 @@
 
--- Part 2b, the bytes that the fabric stores for each environment: events in the log, those that wait for a backend, and
--- delayed messages. One hash has the counts of all subsystems, so that each script that stores or removes a body can change
--- them. If memory is short, they show which environments use most.
+-- Part 2b, the bytes that the fabric stores for each owner. For an environment these are its events in the log, those that
+-- wait for a backend, delayed messages, and states of objects; for `machine:<name>` the labels of a state machine. Names of
+-- environments have no colon. One hash has the counts of all subsystems, so that each script that stores or removes data can
+-- change them. If memory is short, they show which owners use most.
 
 -- The environment of an event: the first part of its live channel.
 local function environment_of(event)
@@ -9,13 +10,21 @@ local function environment_of(event)
 end
 
 -- Reads how much the environments of a call use. `used` includes what the call adds, and is false without a limit.
--- `full` is what housekeeping noted because memory is short: `<unix ms> <environment>:<environment>:`…
+-- `full` is what housekeeping noted because memory is short: unix ms, a space, and each owner that uses most, behind the
+-- length of its name and a colon. `client:<name>` is a client with many idempotency keys.
 local function open_quota(groups, base, full, now)
   local quota = { key = base .. 'environments', used = false, added = {}, full = false }
   local till, refused = string.match(full or '', '^(%d+) (.*)$')
   if till and tonumber(till) > now then
     quota.full = {}
-    for env in string.gmatch(refused, '([^:]*):') do quota.full[env] = true end
+    local at, from, to, length = 1
+    repeat
+      from, to, length = string.find(refused, '^(%d+):', at)
+      if from then
+        at = to + length + 1
+        quota.full[string.sub(refused, to + 1, at - 1)] = true
+      end
+    until not from
   end
   if args.environment_bytes == 0 then return quota end
   local names, used = {}, {}
@@ -31,10 +40,11 @@ local function open_quota(groups, base, full, now)
   return quota
 end
 
--- Whether the environments of a group may not store its events: `e` above their limit, `m` while memory is short. Signalbox's
--- own events are never rejected.
-local function over_quota(group, quota)
-  if group.change or not (quota.used or quota.full) then return nil end
+-- Whether the owners of a group may not store its data: `e` above the limit of an environment, `m` while memory is short.
+-- Signalbox's own events are never rejected, and labels continue to move.
+local function over_quota(group, quota, labels)
+  if group.change then return quota.full and quota.full[labels.grows(group.change) or ''] and 'm' end
+  if not (quota.used or quota.full) then return nil end
   local needed = {}
   for i = 1, #group do
     local event = group[i]
@@ -57,9 +67,58 @@ local function charge(quota, event, segment)
   if segment then segment.environments[env] = (segment.environments[env] or 0) + size end
 end
 
+-- Reads which environments the states of a call's objects are counted for.
+local function open_states(groups, base)
+  local states = { key = base .. 'states', names = {}, counted = {}, changed = false }
+  for g = 1, #groups do
+    local group = groups[g]
+    if group.state ~= '' and #group > 0 then states.names[#states.names + 1] = group.object end
+  end
+  if #states.names == 0 then return states end
+  local found = lists.read('HMGET', states.key, states.names)
+  for i = 1, #states.names do states.counted[states.names[i]] = found[i] or nil end
+  return states
+end
+
+-- Counts the new state of a group's object for the environment of its first event, and no longer for the one before.
+local function charge_state(quota, states, group)
+  if group.state == '' or #group == 0 then return end
+  local counted, env = states.counted[group.object], environment_of(group[1])
+  if counted then
+    local bytes, before = string.match(counted, '^(%d+) (.*)$')
+    quota.added[before] = (quota.added[before] or 0) - bytes
+  end
+  if group.state == 'null' then
+    states.counted[group.object] = nil
+  else
+    quota.added[env] = (quota.added[env] or 0) + #group.state
+    states.counted[group.object] = digits(#group.state) .. ' ' .. env
+  end
+  states.changed = true
+end
+
+-- Stores which environments the states of a call's objects are counted for.
+local function write_states(states)
+  if not states.changed then return end
+  local stored, removed = {}, {}
+  for i = 1, #states.names do
+    local name = states.names[i]
+    local counted = states.counted[name]
+    if counted then
+      stored[#stored + 1], stored[#stored + 2] = name, counted
+    else
+      removed[#removed + 1] = name
+    end
+  end
+  lists.call('HSET', states.key, stored)
+  lists.call('HDEL', states.key, removed)
+end
+
 -- Writes the counts. Those of a segment are needed when the segment is removed.
 local function write_quota(quota, log)
-  for env, bytes in pairs(quota.added) do redis.call('HINCRBY', quota.key, env, digits(bytes)) end
+  for env, bytes in pairs(quota.added) do
+    if redis.call('HINCRBY', quota.key, env, digits(bytes)) <= 0 then redis.call('HDEL', quota.key, env) end
+  end
   for s = 1, #log do
     for env, bytes in pairs(log[s].environments) do
       redis.call('HINCRBY', log[s].key .. ':environments', env, digits(bytes))

@@ -1,6 +1,11 @@
 
 -- Part 4, the writes. From here on, nothing is rejected.
 
+-- A client with more idempotency keys is counted among the owners of memory.
+local MANY_KEYS = 1000
+-- Expired keys that a call removes for a client that has to wait.
+local MAX_EXPIRED = 100
+
 -- Writes the labels of a call without new events.
 local function write_labels(groups, labels)
   for g = 1, #groups do
@@ -148,21 +153,24 @@ local function write_groups(groups, labels, prefix)
 end
 
 -- Stores the publishes under a client's idempotency keys, and removes expired ones: up to two for each new one, so that
--- the call is short and expired keys do not accumulate. Notes how many keys the client uses if it is more than half of
--- what it may have.
+-- the call is short and expired keys do not accumulate. Notes how many keys the client uses if these are many.
 local function write_keys(client, now)
   local bodies, ages, most = client.bodies, client.ages, #client.fields
-  if most == 0 then return end
+  if most == 0 and not client.wait then return end
   lists.call('HSET', bodies, client.fields)
   lists.call('ZADD', ages, client.times)
-  local old = redis.call('ZRANGE', ages, '-inf', digits(now - args.key_ms), 'BYSCORE', 'LIMIT', 0, most)
+  -- A client that has to wait for its keys to expire has no new ones.
+  local count = math.max(most, client.wait and MAX_EXPIRED or 0)
+  local old = redis.call('ZRANGE', ages, '-inf', digits(now - args.key_ms), 'BYSCORE', 'LIMIT', 0, count)
   if #old > 0 then
     lists.call('HDEL', bodies, old)
     lists.call('ZREM', ages, old)
   end
-  redis.call('PEXPIRE', bodies, 2 * args.key_ms)
-  redis.call('PEXPIRE', ages, 2 * args.key_ms)
-  if 2 * client.used > args.max_keys then
+  if most > 0 then
+    redis.call('PEXPIRE', bodies, 2 * args.key_ms)
+    redis.call('PEXPIRE', ages, 2 * args.key_ms)
+  end
+  if client.used > MANY_KEYS or 2 * client.used > args.max_keys then
     redis.call('HSET', keys.used_keys, client.name, client.used .. ' ' .. digits(now))
     redis.call('PEXPIRE', keys.used_keys, 2 * args.key_ms)
   end
@@ -187,7 +195,8 @@ local function main(lanes, open_facets, open_objects, open_labels)
     logged = logged or last, accepted = 0,
   }
   local quota = open_quota(groups, lanes.base, state[3], now)
-  local log, reply, changes = decide(groups, now, ids, lanes.base, facets, queues, labels, quota)
+  local states = open_states(groups, lanes.base)
+  local log, reply, changes = decide(groups, now, ids, lanes.base, facets, queues, labels, quota, states)
   plan_batches(lanes, subscribers)
   expect_touched(lanes, facets, log, clients, queues)
   local remembered = redis.call('HLEN', keys.objects)
@@ -196,6 +205,7 @@ local function main(lanes, open_facets, open_objects, open_labels)
   redis.call('SET', keys.last_call, args.sequence .. ' ' .. reply, 'PX', REPLY_MS)
   if ids.accepted == 0 then
     if changes then write_labels(groups, labels) end
+    for c = 1, #clients do write_keys(clients[c], now) end
     return reply
   end
   write_ids(ids, logged)
@@ -203,6 +213,7 @@ local function main(lanes, open_facets, open_objects, open_labels)
   write_memories(names, memories)
   write_log(log, topics, ids.accepted)
   write_quota(quota, log)
+  write_states(states)
   write_batches(lanes, subscribers, log, now, new_bid)
   write_queues(facets, queues, now)
   local puts = write_groups(groups, labels, lanes.objects)

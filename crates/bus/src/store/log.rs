@@ -156,8 +156,8 @@ impl Store {
         Ok(needed)
     }
 
-    /// The bytes that are stored for each environment.
-    pub(crate) async fn environments(&self) -> Result<BTreeMap<String, u64>, Error> {
+    /// The bytes that are stored for each owner: environments, and state machines for their labels.
+    pub(crate) async fn owners(&self) -> Result<BTreeMap<String, u64>, Error> {
         let (key, mut cursor) = (self.bus().environments(), "0".to_owned());
         let mut all = BTreeMap::new();
         loop {
@@ -173,18 +173,19 @@ impl Store {
         }
     }
 
-    /// Notes the environments whose publishes are rejected until `until_ms` because memory is short.
-    pub(crate) async fn note_full(&self, until_ms: u64, environments: &[String]) -> Result<(), Error> {
-        let text = environments.iter().fold(format!("{until_ms} "), |text, one| text + one + ":");
+    /// Notes the owners whose new data is rejected until `until_ms` because memory is short.
+    pub(crate) async fn note_full(&self, until_ms: u64, owners: &[String]) -> Result<(), Error> {
+        let add = |text: String, one: &String| text + &one.len().to_string() + ":" + one;
+        let text = owners.iter().fold(format!("{until_ms} "), add);
         self.redis().command("HSET").key(&self.bus().objects_state()).arg(("full", text)).run().await
     }
 
-    /// Whether publishes of some environments are rejected because memory is short.
+    /// Whether new data of some owners is rejected because memory is short.
     pub(crate) async fn is_full(&self) -> Result<bool, Error> {
         self.redis().command("HEXISTS").key(&self.bus().objects_state()).arg("full").query().await
     }
 
-    /// Accepts publishes of all environments again.
+    /// Accepts data of all owners again.
     pub(crate) async fn clear_full(&self) -> Result<(), Error> {
         self.redis().command("HDEL").key(&self.bus().objects_state()).arg("full").run().await
     }

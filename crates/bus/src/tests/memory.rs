@@ -4,13 +4,13 @@ use std::sync::Arc;
 
 use serde_json::value::RawValue;
 use signalbox_store::{Fabric, FabricRole, Shard};
-use signalbox_testkit::Server;
+use signalbox_testkit::{Server, eventually};
 use tokio_util::sync::CancellationToken;
 
 use super::hands::{Hands, subscriber};
 use super::support::{Pacemaker, Recorder, START_MS, Time, event, number, strings, wanted};
 use crate::{
-    Alteration, Bus, Error, EventId, NewEvent, NewGroup, NewMessage, Options, Refusal, Wanted,
+    Alteration, Bus, Change, Error, EventId, NewEvent, NewGroup, NewMessage, Options, Refusal, Wanted,
     event::lane_hash,
     housekeeping, replay,
     store::{Again, Appended, SEGMENT_IDS, Skipped, Store},
@@ -293,6 +293,150 @@ async fn the_oldest_batches_of_the_largest_subscriber_are_dropped_only_while_tha
     assert!(left > 0, "not more than needed");
     assert_eq!(world.waiting("slow").await, 500);
     world.unlimited().await;
+    world.bus.stop().await;
+}
+
+/// A change of a label of machine `m`, from one revision to the next, with a record of about this size.
+fn label_change(revision: u8, bytes: usize) -> Change {
+    let header = |revision: u8| [&[1; 20][..], &[revision]].concat();
+    Change {
+        machine: "m".into(),
+        expected: if revision == 1 { Vec::new() } else { header(revision - 1) },
+        head: header(revision),
+        tail: vec![b'x'; bytes],
+        ..Change::default()
+    }
+}
+
+#[tokio::test]
+async fn labels_are_counted_for_their_machine_until_they_are_deleted() {
+    let server = Server::in_memory().await;
+    let world = world(&server, Options::default()).await;
+    let change = async |label: &str, change: Change| {
+        let object = format!("machine:m:{label}");
+        world.bus.handle.change(object, "labels", Vec::new(), change).await.unwrap();
+    };
+    let stored = async || {
+        let command = world.redis.command("HGET").arg(&["bus:environments", "machine:m"][..]);
+        command.query::<Option<u64>>().await.unwrap()
+    };
+    change("a", label_change(1, 1_000)).await;
+    let one = stored().await.unwrap();
+    assert!((1_000..2_000).contains(&one), "{one}");
+    change("b", label_change(1, 1_000)).await;
+    assert_eq!(stored().await, Some(2 * one));
+    change("a", label_change(2, 1_500)).await;
+    assert_eq!(stored().await, Some(2 * one + 500));
+    let deleted = |change: Change| Change { ttl_ms: Some(60_000), ..change };
+    change("a", deleted(label_change(3, 10))).await;
+    assert_eq!(stored().await, Some(one));
+    // What remains of a deleted label expires, so it is not counted.
+    change("a", label_change(4, 1_000)).await;
+    assert_eq!(stored().await, Some(2 * one));
+    change("a", deleted(label_change(5, 10))).await;
+    change("b", deleted(label_change(2, 10))).await;
+    assert_eq!(stored().await, None);
+    world.bus.stop().await;
+}
+
+#[tokio::test]
+async fn the_state_of_an_object_is_counted_for_the_environment_that_set_it_last() {
+    let server = Server::in_memory().await;
+    let world = world(&server, Options { log_seconds: 1, ..Options::default() }).await;
+    let set = async |environment: &str, state: String| {
+        let event = NewEvent { environment: Some(environment.into()), ..event("https://a/1") };
+        let state = Some(RawValue::from_string(state).unwrap());
+        let events = vec![("orders".to_owned(), event)];
+        let group = NewGroup { object: "o".to_owned(), state, events, idempotency_key: None };
+        world.bus.handle.publish_group("shop", group).await.unwrap();
+        world.time.advance(60_000);
+        world.accepted("later", "other", 1, 10).await;
+        world.trim().await;
+    };
+    let stored = async |environment: &str| {
+        let command = world.redis.command("HGET").arg(&["bus:environments", environment][..]);
+        command.query::<Option<u64>>().await.unwrap()
+    };
+    set("a", format!("\"{}\"", "x".repeat(998))).await;
+    assert_eq!(stored("a").await, Some(1_000));
+    set("b", format!("\"{}\"", "x".repeat(498))).await;
+    assert_eq!((stored("a").await, stored("b").await), (None, Some(500)));
+    set("a", "null".to_owned()).await;
+    assert_eq!((stored("a").await, stored("b").await), (None, None));
+    assert_eq!(number(&world.redis, "EXISTS", &["bus:states"]).await, 0);
+    world.bus.stop().await;
+}
+
+#[tokio::test]
+async fn a_machine_whose_labels_fill_the_memory_gets_no_more_and_tenants_are_not_disturbed() {
+    let server = Server::in_memory().await;
+    let world = world(&server, Options::default()).await;
+    let change = async |label: &str, change: Change| {
+        world.bus.handle.change(format!("machine:m:{label}"), "labels", Vec::new(), change).await
+    };
+    world.bus.handle.subscribe("slow", wanted(&["small"])).await.unwrap();
+    world.accepted("quiet", "small", 500, 100).await;
+    for label in 0..200 {
+        change(&label.to_string(), label_change(1, 100_000)).await.unwrap();
+    }
+    world.time.advance(60_000);
+    world.limit(95).await;
+    world.relieve().await;
+    assert_eq!(change("new", label_change(1, 10)).await, Err(Refusal::MemoryShort));
+    assert_eq!(change("1", label_change(2, 150_000)).await, Err(Refusal::MemoryShort));
+    assert_eq!(change("2", label_change(2, 100_010)).await, Ok(EventId(0)), "labels move");
+    assert_eq!(change("3", label_change(2, 10)).await, Ok(EventId(0)));
+    world.accepted("quiet", "small", 1, 100).await;
+    assert_eq!(world.waiting("slow").await, 501);
+    world.unlimited().await;
+    world.relieve().await;
+    assert_eq!(change("new", label_change(1, 10)).await, Ok(EventId(0)));
+    world.bus.stop().await;
+}
+
+#[tokio::test]
+async fn a_client_whose_idempotency_keys_fill_the_memory_waits_until_they_expire_and_publishes_nothing_twice()
+{
+    let server = Server::in_memory().await;
+    let world = world(&server, Options { log_seconds: 1, ..Options::default() }).await;
+    let keyed = |environment: &str, key: String| NewEvent {
+        environment: Some(environment.into()),
+        idempotency_key: Some(key),
+        ..event("https://a/1")
+    };
+    let publish = async |client: &str, one: NewEvent| {
+        world.bus.handle.publish(client, "orders", vec![one]).await.remove(0)
+    };
+    world.accepted("quiet", "small", 100, 100).await;
+    let mut first = None;
+    for part in 0..20 {
+        let events = (0..1_000).map(|n| keyed("loud", format!("{part}-{n}"))).collect();
+        let published = world.bus.handle.publish("loud", "orders", events).await;
+        first.get_or_insert(*published[0].as_ref().unwrap());
+        assert!(published.iter().all(Result::is_ok));
+    }
+    world.time.advance(60_000);
+    world.accepted("quiet", "small", 1, 100).await;
+    world.trim().await;
+    eventually("the log to be freed", async || {
+        let info: String = world.redis.command("INFO").arg("memory").query().await.unwrap();
+        if info.contains("lazyfree_pending_objects:0\r") { Ok(()) } else { Err(info) }
+    })
+    .await;
+    world.limit(95).await;
+    world.relieve().await;
+    let refused = publish("loud", keyed("loud", "new".into())).await;
+    assert_eq!(refused, Err(Refusal::KeysUsedUp { retry_ms: 540_000 }));
+    assert_eq!(publish("loud", keyed("loud", "0-0".into())).await, Ok(first.unwrap()), "a repeat");
+    assert!(
+        publish("loud", NewEvent { idempotency_key: None, ..keyed("loud", String::new()) }).await.is_ok()
+    );
+    let other = world.bus.handle.publish("shop", "small", vec![keyed("quiet", "new".into())]).await;
+    assert!(other[0].is_ok(), "{other:?}");
+    world.unlimited().await;
+    world.time.advance(541_000);
+    world.relieve().await;
+    assert!(publish("loud", keyed("loud", "new".into())).await.is_ok());
     world.bus.stop().await;
 }
 

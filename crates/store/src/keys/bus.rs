@@ -59,7 +59,7 @@ keys! {
         /// ZSET: digests of idempotency keys by age.
         idempotency_ages(client: &str) = "bus:idempotency:ages:{client}",
             "zset", "20 minutes after the last key";
-        /// HASH: client → idempotency keys that it uses and when they were counted, if it uses more than half of its keys.
+        /// HASH: client → idempotency keys that it uses and when they were counted, if these are many.
         idempotency_used() = "bus:idempotency:used", "hash", "20 minutes after the last change";
         /// HASH: segment of the log → bytes.
         log() = "bus:log", "hash", "no expiry";
@@ -101,8 +101,10 @@ keys! {
         replay(token: &str) = "bus:replay:{token}", "hash", "until done";
         /// HASH: subscriber → its waiting events whose bodies are in the segment.
         log_held(segment: u64) = "bus:log:{segment}:held", "hash", "while a batch needs the segment";
-        /// HASH: environment → bytes that are stored for it.
+        /// HASH: owner (an environment, or `machine:` and a state machine) → bytes that are stored for it.
         environments() = "bus:environments", "hash", "no expiry";
+        /// HASH: object → bytes of its state, and the environment that they are counted for.
+        states() = "bus:states", "hash", "no expiry";
         /// HASH: sets of lanes of a subscriber.
         generations(token: &str) = "bus:generations:{token}", "hash", "while subscribed";
         _ = "bus:log:{segment}:environments", "hash", "as its segment";

@@ -76,8 +76,8 @@ impl From<Refusal> for Problem {
             Refusal::KeysUsedUp { retry_ms } => Self::new(
                 StatusCode::TOO_MANY_REQUESTS,
                 "idempotency_keys_used_up",
-                "This client has used all of its idempotency keys, and none is forgotten before it expires. Publish more slowly, \
-                 or raise `bus.idempotency_keys`.",
+                "This client has used all of its idempotency keys, or the fabric has little memory left and they use most of it. \
+                 No key is forgotten before it expires. Publish more slowly, or raise `bus.idempotency_keys` or the memory.",
             )
             .retry_after(u32::try_from(retry_ms.div_ceil(1000)).unwrap_or(u32::MAX)),
             // A caller that changes a label reads it again instead of returning this.

@@ -3,6 +3,7 @@
 use axum::http::StatusCode;
 
 use crate::http::Problem;
+use signalbox_bus::Refusal;
 use signalbox_machines::Error;
 
 impl From<Error> for Problem {
@@ -46,6 +47,13 @@ impl From<Error> for Problem {
             Error::BadMap(_) => Self::unprocessable("invalid_map", text),
             Error::Contended => Self::unavailable("busy", text),
             Error::Away => Self::unavailable("fabric_unavailable", text),
+            Error::Refused(Refusal::MemoryShort) => Self::new(
+                StatusCode::TOO_MANY_REQUESTS,
+                "label_limit_reached",
+                "The fabric has little memory left, and the labels of this machine use most of it. Delete labels, or raise the \
+                 memory of the fabric.",
+            )
+            .retry_after(10),
             Error::Refused(refusal) => refusal.into(),
             Error::Store(error) => {
                 tracing::debug!(%error, "the fabric does not answer a request about machines");
