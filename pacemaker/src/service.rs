@@ -25,7 +25,9 @@ use signalbox_lease::{Lease, Presence};
 use signalbox_machines as machines;
 use signalbox_queues as queues;
 use signalbox_route_table::{AddressRules, OwnAddresses};
-use signalbox_routing::{Announcer, Prober, Reconciler, Registry, Routers, Store, Sweeper};
+use signalbox_routing::{
+    Announcer, Limits as RegistryLimits, Prober, Reconciler, Registry, Routers, Store, Sweeper,
+};
 use signalbox_sequencer::{Calls, Http, Sequencer};
 use signalbox_stream::Hub;
 
@@ -78,7 +80,7 @@ const REMEMBER_FIRST: Duration = Duration::from_millis(50);
 
 /// Runs the daemon on `listener` until `shutdown`.
 pub(crate) async fn run(
-    config: Config,
+    mut config: Config,
     listener: TcpListener,
     exporter: Option<Exporter>,
     shutdown: CancellationToken,
@@ -96,6 +98,7 @@ pub(crate) async fn run(
     let mut background = Background::new(&servers.fabric, &config.node);
     let counted = (metrics, routing_metrics, acme_metrics);
     let connections = connections(&config, budget.limits().files_left(files));
+    config.connections = connections;
     let site = assemble(&config, servers, budget, counted, &mut background, &shutdown).await?;
     tracing::info!(listen = %listener.local_addr()?, node = config.node, "pacemaker ready");
     let limits = ListenerLimits { connections };
@@ -185,7 +188,12 @@ async fn assemble(
         machines,
         presence,
         metrics,
-        limits: ApiLimits::new(&config.limits, config.bus.streams, config.queues.waiting_pulls),
+        limits: ApiLimits::new(
+            &config.limits,
+            config.connections,
+            config.bus.streams,
+            config.queues.waiting_pulls,
+        ),
         directory: Directory::default(),
         table_names: TableNames::default(),
         checks: Checks::default(),
@@ -319,7 +327,10 @@ fn routing(
     let Routing { reconcile_interval, sweep_interval, sweep_gap, .. } = config.routing;
     let nudge = Arc::new(Notify::new());
     let registry = Registry::new(store.clone(), rules, Arc::clone(&nudge), metrics.clone())
-        .with_instances_per_token(config.limits.token_instances);
+        .with_limits_per_token(RegistryLimits {
+            instances: config.limits.token_instances,
+            names: config.limits.token_new_names_per_day,
+        });
     let routers = Routers::start(store.clone(), background.idle.clone());
     let reconciler = Reconciler::new(
         registry.clone(),

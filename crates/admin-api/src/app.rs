@@ -13,6 +13,7 @@ use signalbox_daemon::Attempts;
 use signalbox_lease::Presence;
 use signalbox_routing::{Registry, Routers};
 use signalbox_settings::within;
+use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
 use crate::{
@@ -116,11 +117,17 @@ pub struct LimitOptions {
     pub token_events_per_second: u32,
     #[serde(deserialize_with = "within::<_, _, 0, 100_000_000>")]
     pub token_instances: u64,
+    #[serde(deserialize_with = "within::<_, _, 0, 1_000_000>")]
+    pub token_new_names_per_day: u64,
 }
 
 /// Limits of one token for resources that it holds.
 #[derive(Debug)]
 pub struct Limits {
+    /// Requests that are not answered yet.
+    pub in_progress: Slots,
+    /// Requests whose unread bodies are read.
+    pub(crate) drains: Semaphore,
     /// Streams of events.
     pub streams: Slots,
     /// Requests that wait for routers or labels.
@@ -138,13 +145,15 @@ pub struct Limits {
 }
 
 impl Limits {
-    /// `streams` and `pulls` are the limits for all tokens together. A token may hold a quarter of the streams and half of the
-    /// pulls.
-    pub fn new(rates: &LimitOptions, streams: usize, pulls: usize) -> Self {
+    /// `connections`, `streams` and `pulls` are the limits for all tokens together. A token may hold half of the connections
+    /// with requests in progress, a quarter of the streams, and half of the pulls.
+    pub fn new(rates: &LimitOptions, connections: usize, streams: usize, pulls: usize) -> Self {
         let (requests, events) = (rates.token_requests_per_second, rates.token_events_per_second);
         Self {
             requests: Rates::new("requests", "limits.token_requests_per_second", requests),
             events: Rates::new("events to publish", "limits.token_events_per_second", events),
+            in_progress: Slots::new("requests in progress", usize::MAX, (connections / 2).max(1)),
+            drains: Semaphore::new((connections / 4).max(1)),
             streams: Slots::new("streams of events", usize::MAX, (streams / 4).max(1)),
             waits: Slots::new("requests that wait", MAX_WAITS, MAX_WAITS_PER_TOKEN),
             pulls: Slots::new("pulls that wait", usize::MAX, (pulls / 2).max(1)),

@@ -51,7 +51,7 @@ pub fn router(app: App, pages: Router, description: OpenApi) -> Router {
 /// clones everything inside of it, and nine layers took a fifth of the pacemaker's time for a small publish.
 async fn pass(State(app): State<App>, request: Request, next: Next) -> Response {
     let answer = async |request| refuse_proxied(request, |request| next.run(request)).await;
-    let answer = async |request| unread::drain(request, answer).await;
+    let answer = async |request| unread::drain(&app.limits.drains, request, answer).await;
     let answer = async |request| deadline::limit(request, answer).await;
     let answer = async |request| audit::record(&app, request, answer).await;
     let answer =

@@ -2,6 +2,8 @@
 //!
 //! * A connection on which no request header arrives in time is closed, whether it has not sent one yet, sends it slowly, or
 //!   is idle between two requests. Proxies in front must close idle connections earlier ([`HEADER_TIMEOUT`]).
+//! * If few connections are left, each new one ends the connection that has waited longest for its next request, of the address
+//!   with most of these. So clients that keep connections open do not take them from others.
 //! * Beyond [`Limits::connections`], a new connection is closed without an answer.
 //! * An address gets [`MAX_SILENT`] connections that have not sent a request yet. So one client cannot use up all
 //!   connections without sending requests.
@@ -9,14 +11,14 @@
 //! How long a request's body may take is a matter of the daemon that reads it.
 
 use std::{
-    collections::HashMap,
+    collections::{BTreeMap, HashMap},
     convert::Infallible,
     net::{IpAddr, SocketAddr},
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
 
-use axum::{Router, extract::Request, response::Response};
+use axum::{Router, body::HttpBody as _, extract::Request, response::Response};
 use hyper::{body::Incoming, server::conn::http1, service::service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::{net::TcpListener, sync::Semaphore, time};
@@ -28,6 +30,10 @@ use tower_service::Service as _;
 pub const HEADER_TIMEOUT: Duration = Duration::from_secs(20);
 /// The maximum number of connections of one address that have not sent a request yet.
 pub(crate) const MAX_SILENT: usize = 256;
+/// The part of the connections that is kept free by ending idle ones.
+const PART_FREE: usize = 16;
+/// How long a client may take to read the rest of a response when its connection is ended.
+const READ_TIMEOUT: Duration = Duration::from_secs(5);
 /// The pause after a failure to accept a connection, which usually means that no file descriptor is free.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
@@ -76,10 +82,79 @@ impl Drop for Mute {
     }
 }
 
+/// Connections that wait for their next request, by address, the longest waiting first.
+#[derive(Debug, Default)]
+struct Idle {
+    next: u64,
+    all: HashMap<IpAddr, BTreeMap<u64, CancellationToken>>,
+}
+
+impl Idle {
+    /// Adds a connection, which `end` ends. Returns its number.
+    fn add(&mut self, address: IpAddr, end: CancellationToken) -> u64 {
+        self.next += 1;
+        self.all.entry(address).or_default().insert(self.next, end);
+        self.next
+    }
+
+    fn remove(&mut self, address: IpAddr, number: u64) {
+        if let Some(own) = self.all.get_mut(&address) {
+            own.remove(&number);
+            if own.is_empty() {
+                self.all.remove(&address);
+            }
+        }
+    }
+
+    /// Ends the connection that has waited longest, of the address with most connections that wait.
+    fn end_one(&mut self) {
+        let Some(address) = self.all.iter().max_by_key(|(_, own)| own.len()).map(|(address, _)| *address)
+        else {
+            return;
+        };
+        let oldest = self.all.get(&address).and_then(|own| own.first_key_value());
+        if let Some((number, end)) = oldest.map(|(number, end)| (*number, end.clone())) {
+            end.cancel();
+            self.remove(address, number);
+        }
+    }
+}
+
+/// One connection among the idle ones. It is removed when it gets its next request, or ends.
+struct Waiting {
+    all: Arc<Mutex<Idle>>,
+    address: IpAddr,
+    end: CancellationToken,
+    number: Mutex<Option<u64>>,
+}
+
+impl Waiting {
+    fn begin(&self) {
+        let number = lock(&self.all).add(self.address, self.end.clone());
+        *lock(&self.number) = Some(number);
+    }
+
+    fn finish(&self) {
+        if let Some(number) = lock(&self.number).take() {
+            lock(&self.all).remove(self.address, number);
+        }
+    }
+}
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        self.finish();
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 /// Serves `router` on `listener` until `stopping`, and then until the requests in progress are answered.
 pub async fn serve(listener: TcpListener, router: Router, limits: Limits, stopping: CancellationToken) {
     let slots = Arc::new(Semaphore::new(limits.connections));
-    let silent = Silent::default();
+    let (silent, idle) = (Silent::default(), Arc::<Mutex<Idle>>::default());
     let connections = TaskTracker::new();
     let mut full = false;
     loop {
@@ -103,19 +178,34 @@ pub async fn serve(listener: TcpListener, router: Router, limits: Limits, stoppi
             continue;
         };
         full = false;
+        if slots.available_permits() < limits.connections.div_ceil(PART_FREE) {
+            lock(&idle).end_one();
+        }
         let Some(mute) = Mute::count(&silent, peer.ip()) else {
             tracing::debug!(address = %peer.ip(), "too many connections without a request");
             continue;
         };
         // Small answers must not wait for more.
         let _ = stream.set_nodelay(true);
-        let (router, stopping) = (router.clone(), stopping.clone());
+        let (router, stopping, end) = (router.clone(), stopping.clone(), CancellationToken::new());
+        let waiting = Waiting {
+            all: Arc::clone(&idle),
+            address: peer.ip(),
+            end: end.clone(),
+            number: Mutex::default(),
+        };
         connections.spawn(async move {
             let _slot = slot;
             let mute = Mutex::new(Some(mute));
-            let service = service_fn(|request| {
-                drop(mute.lock().unwrap_or_else(PoisonError::into_inner).take());
-                answer(router.clone(), request, peer)
+            let service = service_fn(async |request| {
+                drop(lock(&mute).take());
+                waiting.finish();
+                let response = answer(router.clone(), request, peer).await;
+                // A stream ends when its sender ends it.
+                if response.body().size_hint().exact().is_some() {
+                    waiting.begin();
+                }
+                Ok::<_, Infallible>(response)
             });
             let mut builder = http1::Builder::new();
             builder.timer(TokioTimer::new()).header_read_timeout(HEADER_TIMEOUT);
@@ -126,6 +216,10 @@ pub async fn serve(listener: TcpListener, router: Router, limits: Limits, stoppi
                 () = stopping.cancelled() => {
                     connection.as_mut().graceful_shutdown();
                     connection.await
+                }
+                () = end.cancelled() => {
+                    connection.as_mut().graceful_shutdown();
+                    time::timeout(READ_TIMEOUT, connection).await.unwrap_or(Ok(()))
                 }
             };
             if let Err(error) = ended {
@@ -138,17 +232,20 @@ pub async fn serve(listener: TcpListener, router: Router, limits: Limits, stoppi
     connections.wait().await;
 }
 
-async fn answer(
-    mut router: Router,
-    mut request: Request<Incoming>,
-    peer: SocketAddr,
-) -> Result<Response, Infallible> {
+async fn answer(mut router: Router, mut request: Request<Incoming>, peer: SocketAddr) -> Response {
     request.extensions_mut().insert(Peer(peer));
-    router.call(request).await
+    match router.call(request).await {
+        Ok(response) => response,
+    }
 }
 
 #[cfg(test)]
 mod tests {
+    use tokio::{
+        io::{AsyncReadExt as _, AsyncWriteExt as _},
+        net::{TcpSocket, TcpStream},
+    };
+
     use super::*;
 
     #[test]
@@ -162,5 +259,42 @@ mod tests {
         assert!(Mute::count(&all, one).is_some());
         held.clear();
         assert!(all.lock().unwrap().is_empty());
+    }
+    /// Sends a request from an address of this machine. Returns the connection and the beginning of the response, which is
+    /// empty if the connection was closed.
+    async fn request(from: [u8; 4], to: SocketAddr) -> (TcpStream, String) {
+        let socket = TcpSocket::new_v4().unwrap();
+        socket.bind((from, 0).into()).unwrap();
+        let mut stream = socket.connect(to).await.unwrap();
+        let mut begin = vec![0; 15];
+        let sent = stream.write_all(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n").await;
+        let read = if sent.is_ok() { stream.read(&mut begin).await.unwrap_or(0) } else { 0 };
+        (stream, String::from_utf8_lossy(&begin[..read]).into_owned())
+    }
+
+    #[tokio::test]
+    async fn a_client_that_keeps_connections_open_does_not_take_them_from_others() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let to = listener.local_addr().unwrap();
+        let router = Router::new().fallback(|| async { "here" });
+        let stopping = CancellationToken::new();
+        let server = tokio::spawn(serve(listener, router, Limits { connections: 16 }, stopping.clone()));
+        let (mut quiet, first) = request([127, 0, 0, 2], to).await;
+        assert_eq!(first, "HTTP/1.1 200 OK");
+        let mut held = Vec::new();
+        for _ in 0..40 {
+            let (stream, begin) = request([127, 0, 0, 3], to).await;
+            assert_eq!(begin, "HTTP/1.1 200 OK", "connection {}", held.len());
+            held.push(stream);
+        }
+        assert_eq!(request([127, 0, 0, 4], to).await.1, "HTTP/1.1 200 OK");
+        // The connection of a client with few of them stays open.
+        let mut rest = vec![0; 1024];
+        assert!(quiet.read(&mut rest).await.unwrap() > 0, "the rest of the first response");
+        quiet.write_all(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n").await.unwrap();
+        assert!(quiet.read(&mut rest).await.unwrap() > 0);
+        stopping.cancel();
+        drop((held, quiet));
+        server.await.unwrap();
     }
 }

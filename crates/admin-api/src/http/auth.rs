@@ -27,6 +27,7 @@ use super::{
     App, Problem,
     audit::{ClientAddress, Notes},
     session::{Session, check_site},
+    slots::InProgress,
 };
 use signalbox_access::{Caller, Dimension, Scope, digest};
 
@@ -323,6 +324,9 @@ async fn permitted<P: Permission>(parts: &Parts, app: &App) -> Result<Caller, Pr
     let caller = who(parts, app).await?;
     if caller.has_any(P::ANY_OF) {
         app.limits.requests.take(&caller, 1, app.tokens.now_ms())?;
+        if let Some(place) = parts.extensions.get::<InProgress>() {
+            place.take(&app.limits.in_progress, &caller)?;
+        }
         return Ok(caller);
     }
     let needed: Vec<&str> = P::ANY_OF.iter().map(|scope| scope.as_str()).collect();

@@ -3,19 +3,22 @@
 use axum::{extract::Request, http::Method, response::Response};
 use tokio::time::Instant;
 
-use super::{metrics::Metrics, problem::Limited};
+use super::{metrics::Metrics, problem::Limited, slots::InProgress};
 
-/// Counts a request and logs it. The path is logged without its query, which may contain secrets.
+/// Counts a request and logs it, and holds its place among those of its token. The path is logged without its query, which may contain secrets.
 pub(crate) async fn observe(
     metrics: &Metrics,
-    request: Request,
+    mut request: Request,
     next: impl AsyncFnOnce(Request) -> Response,
 ) -> Response {
     let started = Instant::now();
     let method = name_of(request.method());
     let path = request.uri().path().to_owned();
     let request_id = request.headers().get("x-request-id").and_then(|id| id.to_str().ok()).map(str::to_owned);
+    let place = InProgress::default();
+    request.extensions_mut().insert(place.clone());
     let response = next(request).await;
+    drop(place);
     let status = response.status().as_u16();
     let elapsed = started.elapsed();
     metrics.answered(method, status, elapsed.as_secs_f64());

@@ -1,9 +1,12 @@
-//! How much of a shared resource one token may hold at a time: open streams, waiting requests.
+//! How much of a shared resource one token may hold at a time: requests in progress, open streams, waiting requests.
 //!
 //! A limit for all clients together protects the process, and a limit for each token keeps a token from taking the places of
 //! all others. Root is subject only to the limit for all.
 
-use std::{collections::HashMap, sync::Arc};
+use std::{
+    collections::HashMap,
+    sync::{Arc, OnceLock},
+};
 
 use axum::http::StatusCode;
 use parking_lot::Mutex;
@@ -60,6 +63,24 @@ impl Slots {
         *held.entry(client.clone()).or_default() += 1;
         drop(held);
         Ok(Slot { slots: self.clone(), client })
+    }
+}
+
+/// The place of a request among those that its token has in progress. It is taken when the token is known, and held by clones
+/// until the request is answered, so a client that sends a body slowly holds it as well.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct InProgress(Arc<OnceLock<Slot>>);
+
+impl InProgress {
+    /// Takes the place, once.
+    ///
+    /// # Errors
+    /// As [`Slots::take`].
+    pub(crate) fn take(&self, slots: &Slots, caller: &Caller) -> Result<(), Problem> {
+        if self.0.get().is_none() {
+            let _ = self.0.set(slots.take(caller)?);
+        }
+        Ok(())
     }
 }
 

@@ -16,6 +16,7 @@ use axum::{
     response::Response,
 };
 use futures_util::{Stream, TryStreamExt as _, future};
+use tokio::sync::Semaphore;
 
 use super::body::LIMIT_BYTES;
 
@@ -49,8 +50,13 @@ impl Drop for Returned {
     }
 }
 
-/// Runs the handler, and reads what it left of the body, up to the limit of a body, before the answer is sent.
-pub(crate) async fn drain(request: Request, next: impl AsyncFnOnce(Request) -> Response) -> Response {
+/// Runs the handler, and reads what it left of the body, up to the limit of a body, before the answer is sent. It does so for as
+/// many requests as there are `places`: clients that send slowly use no more connections for it.
+pub(crate) async fn drain(
+    places: &Semaphore,
+    request: Request,
+    next: impl AsyncFnOnce(Request) -> Response,
+) -> Response {
     if request.body().is_end_stream() {
         return next(request).await;
     }
@@ -60,7 +66,9 @@ pub(crate) async fn drain(request: Request, next: impl AsyncFnOnce(Request) -> R
     };
     let response = next(request.map(returned)).await;
     let rest = slot.lock().unwrap_or_else(PoisonError::into_inner).take();
-    if let Some(rest) = rest {
+    if let Some(rest) = rest
+        && let Ok(_place) = places.try_acquire()
+    {
         // A client that fails or takes too long loses the connection, as it would have without this.
         let _ = tokio::time::timeout(PATIENCE, skip(rest)).await;
     }
