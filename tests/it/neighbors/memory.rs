@@ -1,5 +1,7 @@
 //! Neighbors that share memory of the fabric and of the event log.
 
+use std::sync::atomic::{AtomicUsize, Ordering};
+
 use serde_json::{Value, json};
 use signalbox_testkit::eventually;
 use signalbox_tests::{
@@ -143,5 +145,52 @@ async fn a_tenant_that_publishes_without_a_subscriber_disturbs_no_other() {
         world.publish("loud", "unread", 80, LARGE).await;
     }
     world.assert_victim_is_served().await;
+    world.system.stop().await;
+}
+
+/// A text that cannot be compressed much: labels are stored compressed.
+fn noise(seed: u64) -> String {
+    let mut state = seed + 1;
+    let next = |_| {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        char::from(b'0' + (state >> 32) as u8 % 75)
+    };
+    (0..60_000).map(next).collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_machine_whose_labels_fill_the_memory_gets_no_more_and_others_lose_nothing() {
+    let world = World::new("memory-labels", &[]).await;
+    let definition = "
+state_machines:
+  large:
+    states:
+      - {gate: wait, exit_condition: metadata.done, triggers: [{metadata: done}], next: end}
+      - {gate: end}
+";
+    world.system.apply("large", definition).await;
+    let _: String = world.fabric(&format!("CONFIG SET maxmemory {}", MEMORY / 2)).await;
+    let number = AtomicUsize::new(0);
+    eventually("the machine to be rejected", || async {
+        for _ in 0..20 {
+            let label = number.fetch_add(1, Ordering::Relaxed);
+            let target = format!("/state-machines/large/labels/{label}");
+            let metadata = json!({"metadata": {"data": noise(label as u64)}});
+            let created = ask(&world.system, &world.system.token, "POST", &target, Some(&metadata)).await;
+            if created.status == 429 && created.json()["code"] == "label_limit_reached" {
+                return Ok(());
+            }
+        }
+        Err("everything was accepted")
+    })
+    .await;
+    world.assert_victim_is_served().await;
+    // Labels that exist continue to move.
+    let done = json!({"metadata": {"done": true}});
+    let target = "/state-machines/large/labels/0";
+    let moved = ask(&world.system, &world.system.token, "PATCH", target, Some(&done)).await;
+    assert_eq!(moved.status, 200, "{}", moved.text());
     world.system.stop().await;
 }

@@ -5,11 +5,14 @@
 //! A file covers one resource. Every test is one way to exhaust it. `tests/src/neighbor.rs` measures the victim.
 
 mod calls;
+mod descriptors;
 mod edge;
 mod health_checks;
 mod machines;
 mod memory;
 mod queues;
 mod redis_time;
+mod statistics;
 mod subscribers;
+mod tokens;
 mod topics;
