@@ -1,8 +1,8 @@
 
 -- Part 2b, the bytes that the fabric stores for each owner. For an environment these are its events in the log, those that
--- wait for a backend, delayed messages, and states of objects; for `machine:<name>` the labels of a state machine. Names of environments have no
--- colon. One hash has the counts of all subsystems, so that each script that stores or removes data can change them. If memory
--- is short, they show which owners use most.
+-- wait for a backend, delayed messages, and states of objects; for `machine:<name>` the labels of a state machine. Names of
+-- environments have no colon. One hash has the counts of all subsystems, so that each script that stores or removes data can
+-- change them. If memory is short, they show which owners use most.
 
 -- The environment of an event: the first part of its live channel.
 local function environment_of(event)
