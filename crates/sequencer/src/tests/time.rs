@@ -43,7 +43,7 @@ async fn work_off(world: &World, observed: Operations<'_, FabricRole>, size: &st
     let commits: Vec<Commit> = taken.iter().take(MAX_COMMITS).map(commit).collect();
     observed.run("commit 64 events", size, store.commit(&commits, LEASE_MS)).await.unwrap();
     let last = taken.last().unwrap();
-    let skipped = store.fail(&last.held, last.sending.id(), &Failed::Skip, "answered 500", 10_000);
+    let skipped = store.fail(&last.held, last.sending.id(), &Failed::Skip, "answered 500", 10_000, 0);
     assert!(observed.run("skip an event", size, skipped).await.unwrap());
     world.advance(2 * LEASE_MS);
     observed.run("sweep 100 leases", size, store.take(&[], LEASE_MS, PART)).await.unwrap();
