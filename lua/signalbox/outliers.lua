@@ -52,13 +52,13 @@ local REMEMBER_RESTORED = 3600
 
 -- Address → end of its ejection (seconds), the number of these, and address → when it was restored.
 local ejected, count, restored = {}, 0, {}
--- Maximum number of records of an instance whose requests are compared with their failures, and seconds without a request
--- after which another record takes the place of one: hosts change.
+-- Maximum number of records of an instance whose requests are compared with their failures, and seconds without a
+-- request after which another record takes the place of one: hosts change.
 local MAX_RECORDS, IDLE = 16, 1
 -- Minimum number of failing instances that a worker remembers.
 local MAX_ROWS = 1024
--- Address → { failures, time of the last, number of records, records = { record → { its requests when it was first seen, when
--- that was, its failures since then } } }, in this worker.
+-- Address → { failures, time of the last, number of records, records = { record → { its requests when it was first
+-- seen, when that was, its failures since then } } }, in this worker.
 -- Instances are replaced all the time, and a row refers to records, so old rows are dropped.
 local rows = bounded.new(MAX_ROWS)
 local seen_generation, checked_at, last_restored = 0, 0, 0
@@ -245,8 +245,8 @@ local function eject(address, settings, reason)
     checked_at = 0
 end
 
--- About how many requests an instance got since the first failure of the row, and how many failed. Only records that are
--- followed count, for both numbers.
+-- About how many requests an instance got since the first failure of the row, and how many failed. Only records that
+-- are followed count, for both numbers.
 local function since_first(row)
     local requests, failures = 0, 0
     for route, followed in pairs(row.records) do

@@ -202,7 +202,7 @@ mod tests {
         let (asked, now) = (Asked::default(), Instant::now());
         let take = |name: &str, client: &str, now| asked.take(name, client, 100, now);
         for client in 0..7 {
-            (0..100).for_each(|n| drop(take(&format!("{client}-{n}.test"), &format!("noisy-{client}"), now)));
+            (0..100).for_each(|n| _ = take(&format!("{client}-{n}.test"), &format!("noisy-{client}"), now));
         }
         assert!(!take("a.test", "quiet", now));
         // A call for a first name becomes available every 72 s.
