@@ -272,10 +272,11 @@ impl World {
 }
 
 /// Messages of nginx that the injected faults cause.
-const PROVOKED: [&str; 6] = [
+const PROVOKED: [&str; 7] = [
     "connect() failed",
     "prematurely closed connection",
     "Connection reset by peer",
+    "Broken pipe",
     "upstream timed out",
     "no live upstreams",
     "Connection refused",

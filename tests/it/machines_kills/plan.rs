@@ -208,7 +208,7 @@ impl Plan {
 }
 
 /// The token of the attempts of a visit.
-pub(super) fn token(label: &str, visit: u64, state: &str) -> String {
-    let text = format!("{MACHINE}\0{label}\0{}\0{visit}\0{state}", 1);
+pub(super) fn token(label: &str, created_ms: u64, visit: u64, state: &str) -> String {
+    let text = format!("{MACHINE}\0{label}\0{created_ms}\0{}\0{visit}\0{state}", 1);
     digest(&SHA256, text.as_bytes()).as_ref().iter().map(|byte| format!("{byte:02x}")).collect()
 }
