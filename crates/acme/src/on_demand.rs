@@ -68,7 +68,8 @@ impl Asked {
         }
         let own = by_client.get(client).copied().unwrap_or(0);
         let shares = own < limit.div_ceil(2).saturating_sub(*shared);
-        if !shares && !(own == 0 && *first < available(limit / 2, now - began)) {
+        let is_first = own == 0 && *first < available(limit / 2, now - began);
+        if !shares && !is_first {
             // Logged once an hour.
             if own != SHARE_SPENT && own > 0 && by_client.len() < MAX_REMEMBERED {
                 by_client.insert(client.to_owned(), SHARE_SPENT);

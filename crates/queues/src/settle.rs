@@ -92,7 +92,9 @@ impl Handle {
                 _ => {}
             }
         }
-        for (shard, receipts) in by_shard {
+        for (shard, mut receipts) in by_shard {
+            // Messages return to the heads of their facets in the order of their ids, so the last part returns the first ones.
+            receipts.sort_unstable_by_key(|(_, one)| std::cmp::Reverse(one.id));
             let held: Vec<Held> = receipts.iter().map(|(_, one)| (one.id, one.proof())).collect();
             let mut found = Vec::with_capacity(held.len());
             for part in held.chunks(SETTLE_PART) {

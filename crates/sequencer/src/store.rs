@@ -284,8 +284,8 @@ impl Store {
         self.commits.call((), commit, run).await.unwrap_or(Ok(Committed::Lost))
     }
 
-    /// Ends a lease without a commit. `changed_in` is the version of the registry in which the backend was changed that the event
-    /// was sent to. Returns false if another worker has the lease now.
+    /// Ends a lease without a commit. `version` is that of the registry from which the backend was read that the event was sent
+    /// to. Returns false if another worker has the lease now.
     pub(super) async fn fail(
         &self,
         held: &Held,
@@ -293,7 +293,7 @@ impl Store {
         failed: &Failed,
         why: &str,
         dead_events: u64,
-        changed_in: u64,
+        version: u64,
     ) -> Result<bool, Error> {
         let (what, pause_ms) = match failed {
             Failed::Retry { pause_ms } => ("retry", *pause_ms),
@@ -312,7 +312,7 @@ impl Store {
             .arg(pause_ms)
             .arg(why)
             .arg(dead_events)
-            .arg(changed_in)
+            .arg(version)
             .run(self.redis())
             .await?;
         Ok(done == 1)

@@ -152,6 +152,7 @@ impl<S: Sink> Fetcher<S> {
         let registry = self.shared.bus.registry();
         let parts = parts(self.free(&registry));
         self.more = false;
+        self.next_due = None;
         self.dry.clear();
         for free in &parts {
             self.fetch_part(free, &registry, shutdown).await;
@@ -176,7 +177,7 @@ impl<S: Sink> Fetcher<S> {
                 self.clock = (turn.now_ms, Instant::now());
                 let in_future =
                     |due: u64| Instant::now() + Duration::from_millis(due.saturating_sub(turn.now_ms));
-                self.next_due = turn.next_due_ms.map(in_future);
+                self.next_due = self.next_due.into_iter().chain(turn.next_due_ms.map(in_future)).min();
                 // The script counts only ready objects of backends with a free worker, so some of them can be
                 // taken.
                 self.more |= turn.left > 0 && !turn.taken.is_empty();
@@ -210,6 +211,8 @@ impl<S: Sink> Fetcher<S> {
             Ok(_) => {}
             Err(error) => tracing::debug!(%error, "registry not read"),
         }
+        let version =
+            turn.stamp.split('.').next().and_then(|version| version.parse().ok()).unwrap_or_default();
         for taken in turn.taken {
             let (worker, name) = (taken.held.worker.clone(), taken.backend.clone());
             if let Some((idle, _)) = self.workers.get_mut(&name) {
@@ -220,6 +223,7 @@ impl<S: Sink> Fetcher<S> {
                 shared: Arc::clone(&self.shared),
                 store: Arc::clone(&self.store),
                 backend: registry.backends.get(&name).cloned(),
+                version,
                 shutdown: shutdown.clone(),
             };
             let over = self.over.0.clone();
@@ -313,6 +317,8 @@ struct Visit<S> {
     shared: Arc<Shared<S>>,
     store: Arc<Store>,
     backend: Option<Backend>,
+    /// The version of the registry that the backend was read from.
+    version: u64,
     shutdown: CancellationToken,
 }
 
@@ -455,8 +461,7 @@ impl<S: Sink> Visit<S> {
                 self.store.commit_together(commit, options.lease_ms).await
             }
             Settle::Fail { failed, why } => {
-                let changed_in = self.backend.as_ref().map_or(0, |backend| backend.changed_in);
-                let fail = self.store.fail(held, id, failed, why, options.dead_events, changed_in);
+                let fail = self.store.fail(held, id, failed, why, options.dead_events, self.version);
                 let stood = fail.await.map_err(Arc::new)?;
                 Ok(if stood { Committed::Done } else { Committed::Lost })
             }

@@ -78,7 +78,7 @@ async fn watch<R: Role>(redis: &Redis<R>) {
     redis.command("SLOWLOG").arg("RESET").run().await.expect("a reply");
 }
 
-/// How long the longest command since [`watch`] blocked the server, in milliseconds; 0 if it took less than 0.1.
+/// How long the longest command since [`watch`] blocked the server, in milliseconds; 0 below 0.1.
 async fn longest_ms<R: Role>(redis: &Redis<R>) -> f64 {
     type Executed = (u64, u64, u64, Vec<Vec<u8>>, String, String);
     let executed: Vec<Executed> = redis.command("SLOWLOG").arg(("GET", -1)).query().await.expect("a reply");

@@ -178,7 +178,7 @@ local function refusal(group, now, to, labels, facets, queues, quota)
   end
   if to == 'backend' and #group > group.memory.free then return 'f' end
   if to == 'log' and queues.bounded and not fits_queues(group, facets, queues, now) then return 'q' end
-  local over = over_quota(group, quota, labels)
+  local over = over_quota(group, quota, labels, states)
   if over then return over end
   if group.change and not labels.fits(group.change) then return 'x' end
 end

@@ -40,12 +40,26 @@ local function open_quota(groups, base, full, now)
   return quota
 end
 
+-- The bytes that are counted for the state of a group's object.
+local function state_bytes(states, group)
+  return tonumber(string.match(states.counted[group.object] or '', '^%d+') or 0)
+end
+
 -- Whether the owners of a group may not store its data: `e` above the limit of an environment, `m` while memory is short.
 -- Signalbox's own events are never rejected, and labels continue to move.
-local function over_quota(group, quota, labels)
+-- So is a group that frees more than it stores: without it, an environment with nothing but states could free none.
+local function over_quota(group, quota, labels, states)
   if group.change then return quota.full and quota.full[labels.grows(group.change) or ''] and 'm' end
   if not (quota.used or quota.full) then return nil end
   local needed = {}
+  if group.state ~= '' and #group > 0 then
+    local more = (group.state == 'null' and 0 or #group.state) - state_bytes(states, group)
+    local stored = more
+    for i = 1, #group do stored = stored + #group[i].rest end
+    if stored <= 0 then return nil end
+    local env = environment_of(group[1])
+    if quota.used then needed[env] = quota.used[env] + math.max(more, 0) end
+  end
   for i = 1, #group do
     local event = group[i]
     if not (event.topic and string.find(event.topic.name, 'signalbox.', 1, true) == 1) then

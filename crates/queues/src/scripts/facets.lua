@@ -38,6 +38,8 @@ local MAX_VICTIMS, MAX_SAMPLED = 8, 256
 -- A call drops this number of messages of a full queue for each that it adds, and some more. So a queue whose bounds were
 -- lowered shrinks to them without a long call.
 local DROPS_PER_MESSAGE, MORE_DROPS = 2, 100
+-- Maximum number of returned items at the head of a facet among which a call inserts those that it returns.
+local MAX_PRECEDING = 1000
 
 -- Lua's own conversion writes 1.7e+15, but ids and times must keep every digit.
 local function text(number)
@@ -608,13 +610,36 @@ function facets.keep_bounds(queue, now)
   end
 end
 
--- Returns messages to the heads of their facets, in the order of their ids. Each is { env, item, id }.
+-- Takes from the head of a facet the items that precede this id: an earlier part returned them. Reads at most
+-- MAX_PRECEDING.
+local function take_preceding(list, id)
+  local head = redis.call('LINDEX', list, 0)
+  if not head or tonumber((facets.item(head))) > id then return {} end
+  local items, count = redis.call('LRANGE', list, 0, MAX_PRECEDING - 1), 0
+  while items[count + 1] and tonumber((facets.item(items[count + 1]))) < id do count = count + 1 end
+  redis.call('LTRIM', list, count, -1)
+  return lists.copy(items, 1, count)
+end
+
+-- Returns messages to the heads of their facets, in the order of their ids, also if they are returned in several parts. Each
+-- is { env, item, id }.
 function facets.give_back(queue, messages)
   table.sort(messages, function(a, b) return tonumber(a.id) > tonumber(b.id) end)
+  local returned, order = {}, {}
   for _, message in ipairs(messages) do
     local facet = facets.load(queue, message.env)
-    redis.call('LPUSH', facet.list, message.item)
+    local items = returned[facet]
+    if not items then
+      items = take_preceding(facet.list, tonumber(message.id))
+      returned[facet], order[#order + 1] = items, facet
+    end
+    items[#items + 1] = message.item
     facet.waiting = facet.waiting + 1
+  end
+  for _, facet in ipairs(order) do
+    local items = returned[facet]
+    table.sort(items, function(a, b) return tonumber((facets.item(a))) > tonumber((facets.item(b))) end)
+    lists.call('LPUSH', facet.list, items)
   end
   facets.add(queue, 'waiting', #messages)
 end

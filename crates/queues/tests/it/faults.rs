@@ -91,6 +91,37 @@ async fn a_bad_pattern_is_refused_and_a_slow_one_is_not_slow() {
     assert_eq!(hands.waiting(Q, &long).await.len(), 1);
 }
 
+/// They are returned in several calls of a script.
+#[tokio::test]
+async fn many_messages_of_a_tenant_return_in_their_order() {
+    let server = Server::in_memory().await;
+    let hands = Hands::new(&server).await;
+    let labels: Vec<String> = (0..250).map(|n| n.to_string()).collect();
+    let messages: Vec<(&str, &str)> = labels.iter().map(|label| ("1", &**label)).collect();
+    hands.push(&messages).await;
+    let pull_all = async || {
+        let mut pulled = Vec::new();
+        while pulled.len() < labels.len() {
+            pulled.extend(hands.pull(labels.len()).await);
+        }
+        let order: Vec<String> = pulled.iter().map(|(_, taken)| label(taken)).collect();
+        assert_eq!(order, labels);
+        pulled
+    };
+    let pulled = pull_all().await;
+    hands.nack(0, &pulled.iter().map(|(receipt, _)| receipt).collect::<Vec<_>>()).await;
+    let pulled = pull_all().await;
+    hands.time.advance(30_000);
+    hands.sweep().await;
+    hands.assert_true(Q, "leases that ended").await;
+    drop(pulled);
+    let pulled = pull_all().await;
+    hands.nack(1_000, &pulled.iter().map(|(receipt, _)| receipt).collect::<Vec<_>>()).await;
+    hands.time.advance(1_000);
+    hands.sweep().await;
+    pull_all().await;
+}
+
 /// A crash after the pull lost the message.
 #[tokio::test]
 async fn a_message_whose_consumer_died_is_redelivered_after_its_lease() {

@@ -36,7 +36,7 @@ const PARALLEL: usize = 32;
 /// How much of what is outstanding one pass takes on.
 const BATCH: usize = 1000;
 /// How far the serial that a router acknowledged can be ahead of what both servers know: about as many changes as the
-/// table keeps. A router that reports more is wrong or not one of ours. If it were believed, one report could raise the
+/// table keeps. A router that reports more is wrong or not one of ours. If it were accepted, one report could raise the
 /// serial so far that no router accepts the table any longer.
 const MAX_AHEAD: u64 = 4096;
 /// The sidecars' copy of the tokens is compared once in this many passes. Changes are copied immediately anyway.

@@ -10,7 +10,7 @@
 -- ARGV[7]: integer, ms of the pause
 -- ARGV[8]: string, reason of the failure
 -- ARGV[9]: integer, maximum number of dead letters of a backend
--- ARGV[10]: integer, version of the registry in which the backend that the event was sent to was changed last
+-- ARGV[10]: integer, version of the registry from which the backend was read that the event was sent to
 -- Returns 1, or 0 when another worker has the lease by now: nothing was changed.
 -- Caller: Store::fail
 
