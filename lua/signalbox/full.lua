@@ -354,7 +354,9 @@ end
 -- nginx has begun to forward an answer, so it closes the client's connection after the edge's own. The client has to
 -- know: it would lose the next request that it sends there.
 local function close_after_answer()
-    ngx.header["Connection"] = "close"
+    if ngx.req.http_version() < 2 then
+        ngx.header["Connection"] = "close"
+    end
 end
 
 -- Handles an unusual request, or an unusual answer of its instance (response.lua), as $edge_unusual describes it:

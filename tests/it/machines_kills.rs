@@ -340,8 +340,7 @@ async fn look(fleet: &Fleet, ledger: &Ledger, plan: &Plan) -> Option<String> {
     } else {
         called
     };
-    let receipt =
-        called.map(|place| plan::token(&plan.name, ledger.created_ms(&plan.name), place as u64 + 1, "call"));
+    let receipt = called.map(|place| plan::token(&plan.name, place as u64 + 1, "call"));
     let mut metadata = plan.metadata();
     metadata["bulk"] = json!(true);
     if let Some(receipt) = receipt {

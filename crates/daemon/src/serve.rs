@@ -13,7 +13,7 @@
 use std::{
     collections::{BTreeMap, HashMap},
     convert::Infallible,
-    net::{IpAddr, SocketAddr},
+    net::{IpAddr, Ipv6Addr, SocketAddr},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
@@ -34,6 +34,8 @@ pub(crate) const MAX_SILENT: usize = 256;
 const PART_FREE: usize = 16;
 /// How long a client may take to read the rest of a response when its connection is ended.
 const READ_TIMEOUT: Duration = Duration::from_secs(5);
+/// How long a new connection waits for the place of an idle one that is ended for it.
+const END_TIMEOUT: Duration = Duration::from_millis(100);
 /// The pause after a failure to accept a connection, which usually means that no file descriptor is free.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
@@ -106,17 +108,15 @@ impl Idle {
         }
     }
 
-    /// Ends the connection that has waited longest, of the address with most connections that wait.
-    fn end_one(&mut self) {
-        let Some(address) = self.all.iter().max_by_key(|(_, own)| own.len()).map(|(address, _)| *address)
-        else {
-            return;
-        };
-        let oldest = self.all.get(&address).and_then(|own| own.first_key_value());
-        if let Some((number, end)) = oldest.map(|(number, end)| (*number, end.clone())) {
-            end.cancel();
-            self.remove(address, number);
-        }
+    /// Ends the connection that has waited longest, of the address with most connections that wait. Returns whether there was
+    /// one.
+    fn end_one(&mut self) -> bool {
+        let Some((address, own)) = self.all.iter().max_by_key(|(_, own)| own.len()) else { return false };
+        let oldest = own.first_key_value().map(|(number, end)| (*address, *number, end.clone()));
+        let Some((address, number, end)) = oldest else { return false };
+        end.cancel();
+        self.remove(address, number);
+        true
     }
 }
 
@@ -147,6 +147,14 @@ impl Drop for Waiting {
     }
 }
 
+/// The address by which connections are counted: of IPv6 the network of 64 bits, which one client usually has.
+fn network(address: IpAddr) -> IpAddr {
+    match address.to_canonical() {
+        IpAddr::V6(address) => IpAddr::V6(Ipv6Addr::from_bits(address.to_bits() >> 64 << 64)),
+        address => address,
+    }
+}
+
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -170,7 +178,22 @@ pub async fn serve(listener: TcpListener, router: Router, limits: Limits, stoppi
                 continue;
             }
         };
-        let Ok(slot) = Arc::clone(&slots).try_acquire_owned() else {
+        let address = network(peer.ip());
+        // First, so that an address that is refused ends no connection of others.
+        let Some(mute) = Mute::count(&silent, address) else {
+            tracing::debug!(%address, "too many connections without a request");
+            continue;
+        };
+        let ended =
+            slots.available_permits() < limits.connections.div_ceil(PART_FREE) && lock(&idle).end_one();
+        let slot = match Arc::clone(&slots).try_acquire_owned() {
+            Ok(slot) => Some(slot),
+            Err(_) if ended => {
+                time::timeout(END_TIMEOUT, Arc::clone(&slots).acquire_owned()).await.ok().and_then(Result::ok)
+            }
+            Err(_) => None,
+        };
+        let Some(slot) = slot else {
             if !full {
                 tracing::warn!(limit = limits.connections, "connection limit reached");
             }
@@ -178,22 +201,10 @@ pub async fn serve(listener: TcpListener, router: Router, limits: Limits, stoppi
             continue;
         };
         full = false;
-        if slots.available_permits() < limits.connections.div_ceil(PART_FREE) {
-            lock(&idle).end_one();
-        }
-        let Some(mute) = Mute::count(&silent, peer.ip()) else {
-            tracing::debug!(address = %peer.ip(), "too many connections without a request");
-            continue;
-        };
         // Small answers must not wait for more.
         let _ = stream.set_nodelay(true);
         let (router, stopping, end) = (router.clone(), stopping.clone(), CancellationToken::new());
-        let waiting = Waiting {
-            all: Arc::clone(&idle),
-            address: peer.ip(),
-            end: end.clone(),
-            number: Mutex::default(),
-        };
+        let waiting = Waiting { all: Arc::clone(&idle), address, end: end.clone(), number: Mutex::default() };
         connections.spawn(async move {
             let _slot = slot;
             let mute = Mutex::new(Some(mute));
@@ -219,7 +230,10 @@ pub async fn serve(listener: TcpListener, router: Router, limits: Limits, stoppi
                 }
                 () = end.cancelled() => {
                     connection.as_mut().graceful_shutdown();
-                    time::timeout(READ_TIMEOUT, connection).await.unwrap_or(Ok(()))
+                    // A request that came at the same time is answered.
+                    let is_idle = lock(&waiting.number).is_some();
+                    let most = if is_idle { READ_TIMEOUT } else { Duration::MAX };
+                    time::timeout(most, connection).await.unwrap_or(Ok(()))
                 }
             };
             if let Err(error) = ended {

@@ -91,8 +91,10 @@ pub struct Work {
 pub struct Record {
     /// How often a label of this name was created. A name that was forgotten begins with 1 again.
     pub incarnation: u32,
-    /// When it was created, Unix milliseconds.
-    pub created_ms: u64,
+    /// What distinguishes it from an earlier label of its name that was forgotten: a digest of the idempotency key, or the event,
+    /// or else the time, with which it was created. If its creation is lost and repeated, a key or event is the same, so that
+    /// its actions keep their tokens.
+    pub origin: u64,
     /// +1 with every entry into a state.
     pub visit: u64,
     /// +1 with every change.
@@ -154,7 +156,7 @@ impl Record {
     pub fn new(incarnation: u32) -> Self {
         Self {
             incarnation,
-            created_ms: 0,
+            origin: 0,
             visit: 0,
             revision: 0,
             state: Arc::from(""),
@@ -201,7 +203,7 @@ impl Record {
 
     /// Whether both are of one label, and not of an earlier one of the same name.
     pub fn is_of_same_label(&self, other: &Self) -> bool {
-        (self.incarnation, self.created_ms) == (other.incarnation, other.created_ms)
+        (self.incarnation, self.origin) == (other.incarnation, other.origin)
     }
 
     /// When the label itself is due, Unix milliseconds.

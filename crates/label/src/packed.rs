@@ -136,7 +136,7 @@ impl Record {
             self.suspended,
             !self.indexed.is_empty(),
             self.timed,
-            self.created_ms != 0,
+            self.origin != 0,
             !work.topics.is_empty(),
         ];
         to.byte(flags.iter().rev().fold(0, |byte, flag| byte << 1 | u8::from(*flag)));
@@ -147,8 +147,8 @@ impl Record {
         if let Some(ms) = work.deadline_ms {
             to.number(ms);
         }
-        if self.created_ms != 0 {
-            to.signed(difference(self.entered_ms, self.created_ms));
+        if self.origin != 0 {
+            to.signed(difference(self.entered_ms, self.origin));
         }
         if *work == Work::default() {
             return;
@@ -174,7 +174,7 @@ impl Record {
         }
         let deadline_ms = if flags & 4 != 0 { Some(from.number()?) } else { None };
         if flags & 64 != 0 {
-            self.created_ms = apart(self.entered_ms, from.signed()?.checked_neg()?);
+            self.origin = apart(self.entered_ms, from.signed()?.checked_neg()?);
         }
         if flags & 1 != 0 {
             self.work = Work {
@@ -396,11 +396,11 @@ mod tests {
             zones in vec(name(), 0..3), work in work(), taken in vec((any::<u64>(), any::<u32>()), 0..3),
             (suspended, timed, kept) in (any::<bool>(), any::<bool>(), option::of(any::<u64>())), indexed in vec(any::<u64>(), 0..3)
         ) -> Record {
-            let (visit, revision, entered_ms, created_ms) = numbers;
+            let (visit, revision, entered_ms, origin) = numbers;
             let metadata = json!({"text": text, "list": [1, null, {"a": -1.5}]});
             let status = Status::ALL[status];
             Record {
-                incarnation, created_ms, visit, revision, state, status, entered_ms, metadata, history, seen, zones, work, taken,
+                incarnation, origin, visit, revision, state, status, entered_ms, metadata, history, seen, zones, work, taken,
                 suspended, indexed, kept, timed,
             }
         }

@@ -306,16 +306,16 @@ fn route(filled: &Json) -> Result<RouteChange, Unfilled> {
     })
 }
 
-/// The idempotency token that all attempts of a visit share: the hexadecimal SHA-256 of machine, label, the time of its
-/// creation in Unix milliseconds, its incarnation, visit and state, separated by NUL.
+/// The idempotency token that all attempts of a visit share: the hexadecimal SHA-256 of machine, label, its
+/// origin, its incarnation, visit and state, separated by NUL.
 pub fn token(
     machine: &str,
     label: &str,
-    (created_ms, incarnation): (u64, u32),
+    (origin, incarnation): (u64, u32),
     visit: u64,
     state: &str,
 ) -> String {
-    let text = format!("{machine}\0{label}\0{created_ms}\0{incarnation}\0{visit}\0{state}");
+    let text = format!("{machine}\0{label}\0{origin}\0{incarnation}\0{visit}\0{state}");
     HEXLOWER.encode(&Sha256::digest(text.as_bytes()))
 }
 

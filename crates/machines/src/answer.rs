@@ -84,6 +84,12 @@ impl KeyedRequest {
         }
     }
 
+    /// What distinguishes a label that the request creates ([`Record::origin`]): 48 bits, because a record stores its distance
+    /// from a time.
+    pub(crate) fn origin(self) -> u64 {
+        self.key >> 16
+    }
+
     /// An operation under a key.
     pub(crate) fn of(key: &str, operation: &Operation) -> Self {
         Self::new(key, operation.word(), &serde_json::to_vec(operation).unwrap_or_default())

@@ -125,6 +125,8 @@ impl Applier {
                 return Ok(Applied { version: now.number, changed: false, kept });
             }
             Ok(_) | Err(Error::NoSuchMachine) => {}
+            // A readable version may replace one that cannot be read.
+            Err(Error::Unreadable) if map.is_empty() => {}
             Err(error) => return Err(error),
         }
         self.check_map(machine, base, map).await?;
@@ -152,7 +154,10 @@ impl Applier {
         if base == 0 {
             return Ok(());
         }
-        let old = self.definitions.current(machine.name()).await?;
+        let old = match self.definitions.current(machine.name()).await {
+            Err(Error::Unreadable) if map.is_empty() => return Ok(()),
+            old => old?,
+        };
         let removed = plan::states(&old.machine, machine).removed;
         if let Some(from) = map.keys().find(|from| !removed.contains(from)) {
             return Err(Error::BadMap(format!("the map names {from}, which is not a removed state")));
@@ -197,7 +202,19 @@ impl Applier {
         // Labels are in states of the version before, or of this one.
         let before = match version.checked_sub(1).filter(|before| *before > 0) {
             // A machine that was deleted before has no earlier version.
-            Some(before) => self.definitions.read(machine, before).await?,
+            Some(before) => match self.definitions.read(machine, before).await {
+                Ok(before) => before,
+                // The new version takes its place all the same, because nothing else could.
+                Err(Error::Unreadable) => {
+                    tracing::error!(
+                        machine,
+                        version = before,
+                        "the version before cannot be read; its labels stay in their states"
+                    );
+                    None
+                }
+                Err(error) => return Err(error),
+            },
             None => None,
         };
         for shard in 0..self.versions.shards() {

@@ -114,7 +114,7 @@ impl Labels {
                 Some(_) => return Err(Error::Deleted),
             };
             let mut record = Record::new(incarnation);
-            record.created_ms = now_ms;
+            record.origin = request.map_or(now_ms, KeyedRequest::origin);
             record.metadata = metadata.clone();
             // Numbers continue for a name that was used before, so that no visit number repeats.
             record.visit = before.map_or(0, |before| before.visit);
@@ -163,7 +163,7 @@ impl Labels {
             return Err(merge::TooMuch::NoObject.into());
         }
         let taken = (event.id, event.input);
-        let changed = self.keyed((machine, label), None, |before, version, now_ms| {
+        let changed = self.keyed((machine, label), None, |before, version, _| {
             if *version.active().origin != *event.origin {
                 // The event was published for a machine that was deleted.
                 return Err(Error::NoSuchVersion);
@@ -173,7 +173,7 @@ impl Labels {
                 Some(before) if before.has_taken(taken) => return Ok(Edit::Leave),
                 Some(before) => (before.clone(), Happened::Topic(event.topic, event.metadata)),
                 None if event.create => {
-                    let new = Record { created_ms: now_ms, ..Record::new(1) };
+                    let new = Record { origin: event.id, ..Record::new(1) };
                     (new, Happened::CreatedBy(event.topic, event.metadata))
                 }
                 None => return Err(Error::NoSuchLabel),

@@ -96,13 +96,15 @@ impl Service {
         let mut resealed = false;
         loop {
             let round = async {
-                match self.handle.applier.finish_all().await {
-                    Ok(()) => {
-                        if let Some(folder) = folder.take() {
-                            self.handle.applier.apply_folder(&folder).await;
-                        }
-                    }
-                    Err(error) => tracing::debug!(%error, "changes of definition not finished yet"),
+                let finished = self.handle.applier.finish_all().await;
+                // A definition that this process cannot read delays no other.
+                if matches!(finished, Ok(()) | Err(crate::Error::Unreadable))
+                    && let Some(folder) = folder.take()
+                {
+                    self.handle.applier.apply_folder(&folder).await;
+                }
+                if let Err(error) = finished {
+                    tracing::debug!(%error, "changes of definition not finished yet");
                 }
                 if !resealed {
                     match self.handle.secrets.reseal().await {

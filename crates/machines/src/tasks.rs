@@ -202,7 +202,10 @@ impl TaskRunner {
         if let Some(first) = self.deletion(machine, by, key).await? {
             return Ok(first);
         }
-        self.definitions.current(machine).await?;
+        match self.definitions.current(machine).await {
+            Ok(_) | Err(Error::Unreadable) => {}
+            Err(error) => return Err(error),
+        }
         if self.versions.applying().await?.iter().any(|one| one.machine == machine) {
             return Err(Error::ApplyUnderWay);
         }

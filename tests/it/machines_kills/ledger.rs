@@ -13,8 +13,6 @@ use super::plan::{Kind, MACHINE, Plan, TURNS, token};
 /// The reports about one label.
 struct Page {
     plan: Plan,
-    /// When it was created, Unix milliseconds; a part of its tokens.
-    created_ms: u64,
     /// The states that it entered, by the order of first receipts.
     path: Vec<String>,
     /// How many of these moves the definition's versions made.
@@ -37,7 +35,6 @@ impl Ledger {
         let page = |plan: &Plan| Page {
             plan: plan.clone(),
             path: Vec::new(),
-            created_ms: 0,
             migrated: 0,
             ids: BTreeMap::new(),
             visit: watch::Sender::new(0),
@@ -130,18 +127,13 @@ impl Ledger {
         self.pages()[label].path.clone()
     }
 
-    /// When a label was created.
-    pub(super) fn created_ms(&self, label: &str) -> u64 {
-        self.pages()[label].created_ms
-    }
-
     /// By label, the tokens of its actions, each with whether an attempt is certain.
     pub(super) fn tokens(&self) -> BTreeMap<String, BTreeMap<String, bool>> {
         let tokens = |page: &Page| {
             let visits = page.path.iter().enumerate();
             let actions = visits.filter(|(_, state)| matches!(&***state, "call" | "finish" | "hopeless"));
             let token = |(place, state): (usize, &String)| {
-                (token(&page.plan.name, page.created_ms, place as u64 + 1, state), state != "hopeless")
+                (token(&page.plan.name, place as u64 + 1, state), state != "hopeless")
             };
             actions.map(token).collect()
         };
@@ -200,9 +192,6 @@ impl Page {
                 return Err("no version moves it there".into());
             }
             self.migrated += 1;
-        }
-        if self.path.is_empty() {
-            self.created_ms = event["t"].as_u64().unwrap_or_default();
         }
         self.path.push(to.to_owned());
         self.visit.send_replace(self.progress() as u64);

@@ -33,7 +33,13 @@ impl Updates {
         let mut random = StdRng::seed_from_u64(seed);
         let mut visits = self.ledger.visits(&plan.name);
         let label = format!("/state-machines/{MACHINE}/labels/{}", plan.name);
-        self.update(("POST", &label), "create", &json!({"metadata": {"created": true}}), &mut random).await;
+        self.update(
+            ("POST", &label),
+            super::plan::CREATE,
+            &json!({"metadata": {"created": true}}),
+            &mut random,
+        )
+        .await;
         for (place, kind) in plan.laps.iter().enumerate() {
             let (lap, last) = (place + 1, place + 1 == plan.laps.len());
             let mut go = json!({"metadata": {"go": lap, "lap": lap, "kind": kind.word(), "last": last}});

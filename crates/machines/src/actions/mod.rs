@@ -121,13 +121,8 @@ impl Actions {
             Ok(request) => request,
             Err(unfilled) => return Outcome::permanent(unfilled.to_string()).into(),
         };
-        let token = token(
-            machine.name(),
-            label,
-            (record.created_ms, record.incarnation),
-            record.visit,
-            &record.state,
-        );
+        let token =
+            token(machine.name(), label, (record.origin, record.incarnation), record.visit, &record.state);
         let attempt = async {
             match request {
                 render::Request::Webhook { url, body } => {

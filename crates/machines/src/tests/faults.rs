@@ -496,7 +496,7 @@ async fn expect(world: &World, label: &Tracked<'_>, published: &[Value], outside
     assert_eq!((record.visit, record.due_ms()), (path.len() as u64, None), "{name} rests: {record:?}");
     expect_history(&record, path);
     let acts = label.naive.acts();
-    let of = (record.created_ms, 1);
+    let of = (record.origin, 1);
     let tokens: BTreeMap<String, bool> =
         acts.map(|(visit, state, certain)| (token(M, name, of, visit, state), certain)).collect();
     let came: BTreeSet<String> =

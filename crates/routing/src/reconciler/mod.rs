@@ -35,10 +35,9 @@ const CHUNK: usize = 500;
 const PARALLEL: usize = 32;
 /// How much of what is outstanding one pass takes on.
 const BATCH: usize = 1000;
-/// How far the serial that a router acknowledged can be ahead of what both servers know: about as many changes as the
-/// table keeps. A router that reports more is wrong or not one of ours. If it were accepted, one report could raise the
-/// serial so far that no router accepts the table any longer.
-const MAX_AHEAD: u64 = 4096;
+/// The highest serial of a report that is accepted. The pacemaker continues above what a router reports, and the edge reads up
+/// to 15 digits: with one report of more, no router would accept the table again.
+const MAX_SERIAL: u64 = 100_000_000_000_000;
 /// The sidecars' copy of the tokens is compared once in this many passes. Changes are copied immediately anyway.
 const TOKEN_PASSES: u64 = 10;
 
@@ -230,7 +229,7 @@ impl Reconciler {
         let Pulse { state: before, is_outstanding } = self.store().pulse().await?;
         let reports = self.reports(&before).await;
         let (lineage, serial, revision) = self.store().table_head().await?;
-        let witnessed = witnessed(&reports, before.serial.max(serial));
+        let witnessed = witnessed(&reports);
         let table = Head { lineage, serial, revision };
         // Neither side has changed since they were in step, so there is no change in between that a second reading could show.
         let is_same = self.in_step.as_ref().is_some_and(|(fabric, head)| *fabric == before && *head == table);
@@ -413,14 +412,13 @@ impl Reconciler {
     }
 }
 
-/// The highest serial that a router has acknowledged, of those that can be true; `known` is the highest serial that the
-/// fabric and the table know.
-fn witnessed(reports: &[RouterReport], known: u64) -> u64 {
+/// The highest serial that a router has acknowledged, of those that can be true.
+fn witnessed(reports: &[RouterReport]) -> u64 {
     let (possible, impossible): (Vec<_>, Vec<_>) =
-        reports.iter().partition(|router| router.serial <= known.saturating_add(MAX_AHEAD));
+        reports.iter().partition(|router| router.serial < MAX_SERIAL);
     for router in impossible {
         let (router, serial) = (&router.node, router.serial);
-        tracing::warn!(router, serial, known, "router reports changes that the table has never had; ignored");
+        tracing::warn!(router, serial, "router reports a serial that no table reaches; ignored");
     }
     possible.iter().map(|router| router.serial).max().unwrap_or(0)
 }
