@@ -169,7 +169,7 @@ local function note_key(group, now)
 end
 
 -- The first two words of the reply to a rejected group; nil if the group is accepted.
-local function refusal(group, now, to, labels, facets, queues, quota)
+local function refusal(group, now, to, labels, facets, queues, quota, states)
   if group.client then
     local word, id = published_before(group, now)
     if word then return word, id end
@@ -210,7 +210,7 @@ local function decide(groups, now, ids, base, facets, queues, labels, quota, sta
     local group = groups[g]
     -- A message (an event without a topic) is for queues, even if its object has a backend.
     local to = group.memory.backend and group[1] and group[1].topic and 'backend' or 'log'
-    local word, id = refusal(group, now, to, labels, facets, queues, quota)
+    local word, id = refusal(group, now, to, labels, facets, queues, quota, states)
     if word then
       say(reply, word, id or '-', '-')
     else

@@ -434,6 +434,27 @@ async fn the_state_of_an_object_is_counted_for_the_environment_that_set_it_last(
 }
 
 #[tokio::test]
+async fn an_environment_above_its_limit_can_remove_its_states() {
+    let server = Server::in_memory().await;
+    let world = world(&server, Options { environment_bytes: 2_000, ..Options::default() }).await;
+    let set = async |object: &str, state: String| {
+        let event = NewEvent { environment: Some("a".into()), ..event("https://a/1") };
+        let (state, events) = (RawValue::from_string(state).unwrap(), vec![("orders".to_owned(), event)]);
+        let (object, state) = (object.to_owned(), Some(state));
+        let group = NewGroup { object, state, events, idempotency_key: None };
+        world.bus.handle.publish_group("shop", group).await.map(drop)
+    };
+    let large = || format!("\"{}\"", "x".repeat(1_500));
+    set("o", large()).await.unwrap();
+    assert!(
+        matches!(set("p", large()).await, Err(Refusal::EnvironmentFull { .. })),
+        "a second one is too much"
+    );
+    set("o", "null".to_owned()).await.unwrap();
+    world.bus.stop().await;
+}
+
+#[tokio::test]
 async fn a_machine_whose_labels_fill_the_memory_gets_no_more_and_tenants_are_not_disturbed() {
     let server = Server::in_memory().await;
     let world = world(&server, Options::default()).await;
