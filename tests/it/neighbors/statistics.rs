@@ -22,7 +22,7 @@ async fn a_client_that_invents_hosts_paths_and_agents_creates_no_keys_for_them()
     let requests = |from: u64| {
         move |n: u64| {
             let n = from + n;
-            let host = if n % 2 == 0 { format!("invented-{n}.test") } else { "app.test".to_owned() };
+            let host = if n.is_multiple_of(2) { format!("invented-{n}.test") } else { "app.test".to_owned() };
             Request::get(&host, &format!("/{n}?x={n}")).header("User-Agent", &format!("agent-{n}"))
         }
     };
