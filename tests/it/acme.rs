@@ -508,7 +508,7 @@ async fn an_unknown_name_gets_a_certificate_only_if_the_check_url_allows_it() {
         Answer::status(if name == "allowed.test" { "200 OK" } else { "403 Forbidden" })
     })
     .await;
-    let keys = [("check_url", checker.url().into()), ("checks_per_hour", 6.into())];
+    let keys = [("check_url", checker.url().into()), ("checks_per_hour", 10.into())];
     let system = start("acme-on-demand", &mut server, 90 * DAY, &keys).await;
     let app = App::start("app").await;
     system.register("one", &app, "*", "17").await;
@@ -527,7 +527,7 @@ async fn an_unknown_name_gets_a_certificate_only_if_the_check_url_allows_it() {
     .await;
     assert_eq!(fetched(&system, &server, "allowed.test").await.as_deref(), Ok("app"));
     assert_eq!(system.api("GET", "/acme/names/denied.test", None).await.status, 404);
-    // A flood of invented names of one client spends half of the budget, and then the URL is left alone.
+    // A flood of invented names of one client spends its share, three checks, and then the URL is left alone.
     for at in 0..5 {
         presented(&system, &format!("invented-{at}.test")).await;
     }
