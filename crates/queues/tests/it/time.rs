@@ -98,7 +98,7 @@ async fn work_on_a_queue(facets: usize, noisy: usize, most: Option<u64>) {
     }
     observed.run("publish to 1,000 facets", size, push_facets(&hands, facets, 1_000)).await;
     observed.run("publish 1,000 messages", size, hands.push(&vec![("noisy", "x"); 1_000])).await;
-    let pulled = observed.run("pull 1,000", size, hands.pull(1_000)).await;
+    let pulled = observed.run("pull 1,000", size, Box::pin(hands.pull(1_000))).await;
     observed.run("acknowledge 1,000", size, hands.ack(&receipts(&pulled))).await;
     let pulled = hands.pull(1_000).await;
     observed.run("return 1,000", size, hands.nack(0, &receipts(&pulled))).await;
@@ -108,12 +108,12 @@ async fn work_on_a_queue(facets: usize, noisy: usize, most: Option<u64>) {
     hands.time.advance(3_600_000);
     observed.run("sweep 1,000 leases and 1,000 delays", size, hands.sweep()).await;
     let limited = signalbox_api::queues::NewQueue { in_flight_limit: Some(5), ..wanted(".*") };
-    observed.run("change a limit of all", size, hands.put(Q, limited)).await;
+    observed.run("change a limit of all", size, Box::pin(hands.put(Q, limited))).await;
     let paused = signalbox_api::queues::FacetSettings {
         paused: true,
         ..signalbox_api::queues::FacetSettings::default()
     };
-    observed.run("pause a facet", size, hands.tenant(Q, "t000777", paused)).await;
+    observed.run("pause a facet", size, Box::pin(hands.tenant(Q, "t000777", paused))).await;
     let queues = [Q.to_owned()];
     let found = observed.run("check", size, hands.queues.check(&queues)).await.unwrap();
     assert_eq!(found, []);
@@ -129,11 +129,11 @@ async fn work_on_a_queue(facets: usize, noisy: usize, most: Option<u64>) {
 
 #[tokio::test]
 async fn no_call_on_a_queue_is_long() {
-    work_on_a_queue(5_000, 4_000, Some(2_500)).await;
+    Box::pin(work_on_a_queue(5_000, 4_000, Some(2_500))).await;
 }
 
 #[tokio::test]
 #[ignore = "fills a server to the sizes of docs/performance.md and prints times; make soak"]
 async fn soak_of_a_large_queue() {
-    work_on_a_queue(200_000, 800_000, None).await;
+    Box::pin(work_on_a_queue(200_000, 800_000, None)).await;
 }
