@@ -254,6 +254,14 @@ impl Definitions {
         Ok(self.versions.machines().await?)
     }
 
+    /// [`Error::NoSuchMachine`] unless the machine exists. Its definition need not be readable.
+    ///
+    /// # Errors
+    /// Also a failure of the fabric.
+    pub async fn check_exists(&self, machine: &str) -> Result<(), Error> {
+        self.versions.current(0, machine).await?.map(drop).ok_or(Error::NoSuchMachine)
+    }
+
     /// The active version of a machine, read from the fabric's first shard.
     ///
     /// # Errors

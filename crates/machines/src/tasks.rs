@@ -202,10 +202,7 @@ impl TaskRunner {
         if let Some(first) = self.deletion(machine, by, key).await? {
             return Ok(first);
         }
-        match self.definitions.current(machine).await {
-            Ok(_) | Err(Error::Unreadable) => {}
-            Err(error) => return Err(error),
-        }
+        self.definitions.check_exists(machine).await?;
         if self.versions.applying().await?.iter().any(|one| one.machine == machine) {
             return Err(Error::ApplyUnderWay);
         }

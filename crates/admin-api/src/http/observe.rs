@@ -5,7 +5,8 @@ use tokio::time::Instant;
 
 use super::{metrics::Metrics, problem::Limited, slots::InProgress};
 
-/// Counts a request and logs it, and holds its place among those of its token. The path is logged without its query, which may contain secrets.
+/// Counts a request and logs it, and holds its place among those of its token. The path is logged without its query,
+/// which may contain secrets.
 pub(crate) async fn observe(
     metrics: &Metrics,
     mut request: Request,

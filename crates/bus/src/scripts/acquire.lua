@@ -12,7 +12,7 @@
 -- Caller: Store::acquire
 
 -- Events in the batches of a call, after which no more batches are read, and jobs without a batch that a call tries. The caller
--- calls again. A batch has up to 10,000 events, so without these limits a call could block Redis for long.
+-- calls again. A batch has up to 4,000 events, so without these limits a call could block Redis for long.
 local MAX_EVENTS, MAX_TRIES = 2000, 500
 -- Ms after which a job is tried again whose lane cannot be read.
 local BROKEN_PAUSE_MS = 10000

@@ -46,8 +46,8 @@ local function state_bytes(states, group)
 end
 
 -- Whether the owners of a group may not store its data: `e` above the limit of an environment, `m` while memory is short.
--- Signalbox's own events are never rejected, and labels continue to move.
--- So is a group that frees more than it stores: without it, an environment with nothing but states could free none.
+-- Signalbox's own events are never rejected, and labels continue to move. A group that frees more than it stores is never
+-- rejected, because an environment above its limit must be able to remove its states.
 local function over_quota(group, quota, labels, states)
   if group.change then return quota.full and quota.full[labels.grows(group.change) or ''] and 'm' end
   if not (quota.used or quota.full) then return nil end
@@ -98,14 +98,18 @@ end
 local function charge_state(quota, states, group)
   if group.state == '' or #group == 0 then return end
   local counted, env = states.counted[group.object], environment_of(group[1])
+  local function add(owner, bytes)
+    quota.added[owner] = (quota.added[owner] or 0) + bytes
+    if quota.used and quota.used[owner] then quota.used[owner] = quota.used[owner] + bytes end
+  end
   if counted then
     local bytes, before = string.match(counted, '^(%d+) (.*)$')
-    quota.added[before] = (quota.added[before] or 0) - bytes
+    add(before, -bytes)
   end
   if group.state == 'null' then
     states.counted[group.object] = nil
   else
-    quota.added[env] = (quota.added[env] or 0) + #group.state
+    add(env, #group.state)
     states.counted[group.object] = digits(#group.state) .. ' ' .. env
   end
   states.changed = true

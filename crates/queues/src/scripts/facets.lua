@@ -621,7 +621,7 @@ local function take_preceding(list, id)
   return lists.copy(items, 1, count)
 end
 
--- Returns messages to the heads of their facets, in the order of their ids, also if they are returned in several parts. Each
+-- Returns messages to the heads of their facets, in the order of their ids, even if they are returned in several parts. Each
 -- is { env, item, id }.
 function facets.give_back(queue, messages)
   table.sort(messages, function(a, b) return tonumber(a.id) > tonumber(b.id) end)

@@ -231,7 +231,7 @@ async fn delete_machine(
     if let Some(first) = app.machines.tasks.deletion(&machine, &caller.name, key).await? {
         return Ok((StatusCode::ACCEPTED, Answer(view(first))));
     }
-    app.machines.definitions.current(&machine).await?;
+    app.machines.definitions.check_exists(&machine).await?;
     if confirm.as_deref() != Some(&*machine) {
         let detail =
             format!("this deletes the machine with all of its labels; confirm it with ?confirm={machine}");
