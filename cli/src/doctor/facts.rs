@@ -9,7 +9,7 @@ use signalbox_client::{
     health::{Edge, PacemakerList},
     machines::{Label, LabelPage, Machines},
     queues::QueueList,
-    routes::{Filter, Instance as Registered},
+    routes::{Filter, Instance as Registered, Unserved},
     segment,
     stats::{History, Point, Totals},
     with_query,
@@ -245,8 +245,15 @@ impl Collection {
                 });
             }
             let unhealthy = own.iter().filter(|one| one.healthy == Some(false)).count();
+            let unserved = Unserved::of(host.policy.as_ref(), &host.addresses, host.log_key.as_deref());
             version_types.extend(host.log_key.map(|id| (id, host.hostname.clone())));
-            checked_hosts.push(Host { name: host.hostname, addresses: host.addresses.len(), unhealthy });
+            checked_hosts.push(Host {
+                name: host.hostname,
+                addresses: host.addresses.len(),
+                idle: unserved.idle,
+                unhealthy,
+                unserved_shares: unserved.shares,
+            });
         }
         self.facts.hosts = Checked::Known(checked_hosts);
         self.facts.instances = Checked::Known(checked_instances);

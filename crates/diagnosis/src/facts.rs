@@ -136,7 +136,7 @@ pub fn diagnose(facts: &Facts, now_ms: u64) -> Diagnosis {
     checks.one("request-counting", &facts.request_counted, |counted| {
         sidecar::probe(*counted, facts.counting.known())
     });
-    checks.each("hosts", &facts.hosts, traffic::host);
+    checks.each("hosts", &facts.hosts, |one| traffic::host(one).into_iter().chain(traffic::shares(one)));
     checks.each("instances", &facts.instances, traffic::instance);
     checks.each("traffic", &facts.traffic, traffic::version_type);
     checks.one("bus", &facts.bus, messages::bus);

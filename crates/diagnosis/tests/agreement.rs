@@ -101,10 +101,13 @@ fn some<T: std::fmt::Debug>(one: impl Strategy<Value = T>) -> impl Strategy<Valu
 fn facts() -> impl Strategy<Value = Facts> {
     let part = (name(), reason()).prop_map(|(name, failure)| Part { name, failure });
     let nginx = (any::<bool>(), alarm()).prop_map(|(connected, alarm)| Nginx { connected, alarm });
-    let host = (name(), 0..3_usize, 0..3_usize).prop_map(|(name, addresses, unhealthy)| Host {
+    let host = (name(), 0..3_usize, 0..3_usize, 0..3_usize, some(name()));
+    let host = host.prop_map(|(name, addresses, idle, unhealthy, unserved_shares)| Host {
         name,
         addresses,
+        idle,
         unhealthy,
+        unserved_shares,
     });
     let instance =
         (name(), name(), reason()).prop_map(|(id, host, unhealthy)| Instance { id, host, unhealthy });

@@ -253,7 +253,9 @@ fn add_traffic(facts: &mut Facts, hosts: &Result<Vec<HostSummary>, String>, minu
     let host = |host: &HostSummary| traffic::Host {
         name: host.name.to_string(),
         addresses: host.instances,
+        idle: host.unserved.idle,
         unhealthy: host.unhealthy.len(),
+        unserved_shares: host.unserved.shares.clone(),
     };
     let instance = |host: &HostSummary, (id, why): &(String, String)| traffic::Instance {
         id: id.clone(),

@@ -177,8 +177,8 @@ mod tests {
     #[test]
     fn findings_of_one_kind_are_one_group() {
         let hosts = (0..7).map(|n| format!("h{n}.example"));
-        let rule =
-            |name| diagnosis::traffic::host(&diagnosis::traffic::Host { name, addresses: 0, unhealthy: 0 });
+        let none = diagnosis::traffic::Host::default();
+        let rule = |name| diagnosis::traffic::host(&diagnosis::traffic::Host { name, ..none.clone() });
         let findings: Vec<_> = hosts.filter_map(rule).collect();
         let groups = groups(&findings, 5);
         assert_eq!((groups.len(), groups[0].named.len(), groups[0].findings.len()), (1, 5, 7));

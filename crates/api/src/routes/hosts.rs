@@ -1,4 +1,6 @@
-//! Hosts: their entries in the route table, their policies, and the version that they are switched to.
+//! Hosts: their entries in the route table, their policies, and the promoted version type.
+
+use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, value::RawValue};
@@ -27,8 +29,44 @@ pub struct Host {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schema", schema(schema_with = crate::schema::policy))]
     pub rules: Option<Box<RawValue>>,
+    /// The promoted version type and what was served before; of a single host only, and absent if nothing was promoted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub promotion: Option<Promotion>,
     /// Whether it was registered through this API; else it was written to the routes primary by hand.
     pub registered: bool,
+}
+
+/// Which parts of a host receive no requests, as its data in the table shows.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Unserved {
+    /// The number of addresses that drain or are on standby.
+    pub idle: usize,
+    /// Version types to which the traffic split gives a part, and which no other address has. Empty if every address is idle.
+    pub shares: Vec<String>,
+}
+
+impl Unserved {
+    /// `policy`, `addresses` and `log_key` are those of a [`Host`].
+    pub fn of(policy: Option<&Value>, addresses: &[String], log_key: Option<&str>) -> Self {
+        let Some(policy) = policy else { return Self::default() };
+        let is_idle = |address: &str| {
+            policy["draining"].as_array().is_some_and(|list| list.iter().any(|one| one == address))
+        };
+        let (idle, served): (Vec<&String>, Vec<&String>) =
+            addresses.iter().partition(|address| is_idle(address));
+        let text = |value: &Value| value.as_str().map_or_else(|| value.to_string(), ToOwned::to_owned);
+        let version_of = |address: &str| match &policy["log_keys"][address] {
+            Value::Null => log_key.map(ToOwned::to_owned),
+            version_type => Some(text(version_type)),
+        };
+        let shares = policy["shares"].as_array().into_iter().flatten();
+        let shares = shares.filter(|share| share["percent"].as_f64().is_some_and(|percent| percent > 0.0));
+        let is_unserved = |version_type: &String| {
+            !served.is_empty() && !served.iter().any(|one| version_of(one).as_ref() == Some(version_type))
+        };
+        let shares = shares.map(|share| text(&share["version_type"])).filter(is_unserved).collect();
+        Self { idle: idle.len(), shares }
+    }
 }
 
 /// A page of hosts.
@@ -63,37 +101,119 @@ pub struct RuledHost {
     pub changed: bool,
 }
 
-/// Which version a host is switched to.
+/// The promotion of a host.
+#[serde_with::skip_serializing_none]
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema), schema(as = PromotionView))]
+pub struct Promotion {
+    /// The promoted version type; absent after the first promotion of the host was undone.
+    #[cfg_attr(feature = "schema", schema(example = "18"))]
+    pub version_type_id: Option<String>,
+    /// When it was promoted, in unix milliseconds of the routes primary's clock.
+    pub at_ms: u64,
+    /// Version types that were replaced. An instance of one of them is on standby when it is registered again.
+    pub superseded: Vec<String>,
+    /// What an undo serves again; absent if the promotion cannot be undone.
+    pub undo: Option<Undoable>,
+}
+
+/// What a host served before a promotion.
+#[serde_with::skip_serializing_none]
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+pub struct Undoable {
+    /// The version types with active instances.
+    pub version_types: Vec<String>,
+    /// The traffic split in percent, by version type.
+    pub shares: Option<BTreeMap<String, f64>>,
+    /// Until when the promotion can be undone, in unix milliseconds of the routes primary's clock.
+    pub until_ms: u64,
+}
+
+/// Which version type is promoted.
+#[serde_with::skip_serializing_none]
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
-pub struct Switch {
+pub struct Promote {
     /// The version type.
     #[serde(deserialize_with = "text")]
     #[cfg_attr(feature = "schema", schema(example = "18"))]
     pub version_type_id: String,
-    /// Seconds until the instances of other versions are removed, 0 to 86,400 (30).
-    #[serde(skip_serializing_if = "Option::is_none")]
+    /// Seconds in which the instances of other versions finish their requests and sessions, 0 to 86,400 (30).
     #[cfg_attr(feature = "schema", schema(example = 30))]
-    pub deadline_seconds: Option<u32>,
+    pub drain_seconds: Option<u32>,
+    /// Seconds in which the promotion can be undone, 0 to 604,800 (3600). The instances of other versions are on standby for
+    /// that time, and removed after it.
+    #[cfg_attr(feature = "schema", schema(example = 3600))]
+    pub undo_seconds: Option<u32>,
 }
 
-/// A host that was switched.
+/// Which promotion is undone.
+#[serde_with::skip_serializing_none]
 #[derive(Debug, Clone, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(utoipa::ToSchema), schema(as = SwitchedView))]
-pub struct SwitchedHost {
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+#[serde(deny_unknown_fields)]
+pub struct UndoPromotion {
+    /// The promoted version type.
+    #[serde(deserialize_with = "text")]
+    #[cfg_attr(feature = "schema", schema(example = "18"))]
+    pub version_type_id: String,
+    /// The `at_ms` of the promotion. With it, no later promotion of the same version type is undone.
+    pub at_ms: Option<u64>,
+    /// Seconds in which the instances that are replaced finish their requests and sessions, 0 to 86,400 (30).
+    #[cfg_attr(feature = "schema", schema(example = 30))]
+    pub drain_seconds: Option<u32>,
+}
+
+/// A host after a promotion, or after one was undone.
+#[serde_with::skip_serializing_none]
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema), schema(as = PromotedView))]
+pub struct PromotedHost {
     /// Its name.
     pub hostname: String,
-    /// The version type.
-    pub version_type_id: String,
-    /// Instances of the version whose drain was ended.
+    /// The promoted version type; absent after the first promotion of the host was undone.
+    pub version_type_id: Option<String>,
+    /// The version types that serve the host.
+    pub version_types: Vec<String>,
+    /// Instances that were draining or on standby, and serve from now on.
     pub resumed: Vec<String>,
-    /// Instances of other versions that drain from now on.
+    /// Instances that drain from now on, and are then on standby.
     pub drained: Vec<String>,
+    /// Until when it can be undone, in unix milliseconds of the routes primary's clock; absent if it cannot.
+    pub undo_until_ms: Option<u64>,
     /// The serial of the route table with these changes in it.
     pub serial: u64,
     /// The newest token of the table's lineage. Serials of different epochs cannot be compared.
     pub epoch: String,
     /// Whether anything changed.
     pub changed: bool,
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_share_without_an_active_instance_is_unserved() {
+        let of = |policy: Value| {
+            let addresses = ["a:1".to_owned(), "b:1".to_owned()];
+            let unserved = Unserved::of(Some(&policy), &addresses, Some("17"));
+            (unserved.idle, unserved.shares)
+        };
+        let shares = json!([{"version_type": "18", "percent": 5}, {"version_type": "17", "percent": 95},
+            {"version_type": "9", "percent": 0}]);
+        let keys = json!({"a:1": "18"});
+        assert_eq!(of(json!({"shares": shares, "log_keys": keys})), (0, vec![]));
+        assert_eq!(
+            of(json!({"shares": shares, "log_keys": keys, "draining": ["a:1"]})),
+            (1, vec!["18".to_owned()])
+        );
+        assert_eq!(of(json!({"shares": shares})), (0, vec!["18".to_owned()]));
+        assert_eq!(of(json!({"shares": shares, "draining": ["a:1", "b:1"]})), (2, vec![]));
+        assert_eq!(Unserved::of(None, &[], None), Unserved::default());
+    }
 }

@@ -62,7 +62,7 @@ pub(super) async fn apply(routes: &Registry, machine: &Machine, label: &str, rou
                 | Error::VersionTypeNotAllowed(_)
                 | Error::HostFull { .. }
                 | Error::TokenFull { .. }
-                | Error::CannotSwitch { .. } => Outcome::permanent(why),
+                | Error::CannotPromote { .. } => Outcome::permanent(why),
                 Error::HostNotAllowed { hostname } => Outcome::permanent(not_allowed(&hostname)),
                 // Another attempt may succeed: the instance that has the address may be draining.
                 _ => Outcome::failed(why),

@@ -28,7 +28,8 @@ use serde::{Deserialize, Serialize};
 
 use super::{Hostname, Invalid, Label};
 pub(crate) use access::{Access, Redirect};
-pub(crate) use balance::{Balance, Share, SharesBy, Sticky};
+pub use balance::Share;
+pub(crate) use balance::{Balance, SharesBy, Sticky};
 pub use failure::Pause;
 pub(crate) use failure::{Ejected, Ejection, ErrorPage, Retries, Timeouts};
 pub(crate) use guards::{Headers, Https, Limits, Maintenance, Upstream};
@@ -214,6 +215,17 @@ impl Policy {
     #[must_use]
     pub fn with_shares(&self, weights: &BTreeMap<Label, u32>) -> Self {
         Self { shares: balance::proportional(weights).or_else(|| self.shares.clone()), ..self.clone() }
+    }
+
+    /// The policy with this traffic split.
+    #[must_use]
+    pub fn with_split(self, shares: Option<Vec<Share>>) -> Self {
+        Self { shares, ..self }
+    }
+
+    /// The version types that receive a part of the requests by the traffic split.
+    pub fn shared_versions(&self) -> impl Iterator<Item = &Label> {
+        self.shares.iter().flatten().filter(|share| share.is_some()).map(|share| &share.version_type)
     }
 
     /// The policy with these rules for paths.

@@ -12,6 +12,7 @@ use std::{
 };
 
 use parking_lot::Mutex;
+use signalbox_api::routes::Unserved;
 use signalbox_route_table::Hostname;
 use signalbox_routing::{Error, InstanceState, Store};
 use tokio::{
@@ -37,6 +38,8 @@ pub struct HostSummary {
     pub unhealthy: Vec<(String, String)>,
     /// The version types of its instances, and the one that requests without an instance count for.
     pub versions: BTreeSet<String>,
+    /// Which parts of it receive no requests.
+    pub unserved: Unserved,
     /// Whether something is set for it, such as limits or shares.
     pub has_policy: bool,
 }
@@ -158,6 +161,7 @@ async fn read(store: &Store) -> Result<Reading, Error> {
             let mut versions: BTreeSet<String> =
                 own().filter_map(|(_, state)| state.version_type.clone()).collect();
             versions.extend(record.log_key.clone());
+            let policy = record.policy.as_deref().and_then(|text| serde_json::from_str(text).ok());
             hosts.push(HostSummary {
                 name,
                 instances: record.addresses.len(),
@@ -165,6 +169,7 @@ async fn read(store: &Store) -> Result<Reading, Error> {
                     .filter_map(|(id, state)| Some((id.clone(), state.unhealthy.clone()?)))
                     .collect(),
                 versions,
+                unserved: Unserved::of(policy.as_ref(), &record.addresses, record.log_key.as_deref()),
                 has_policy: record.policy.is_some(),
             });
         }
