@@ -134,7 +134,7 @@ fn the_fewest_changes_are_found() {
 
 #[test]
 fn what_time_and_feeds_change_is_preferred_to_metadata() {
-    let setting = Setting::with(json!({"calm": 300}));
+    let setting = Setting::with(json!({"calm": 864000}));
     for (text, expected) in [
         (
             "metadata.abort or metadata.calm has passed since system.entered_state",
@@ -142,8 +142,8 @@ fn what_time_and_feeds_change_is_preferred_to_metadata() {
         ),
         ("metadata.abort or feeds.five.requests >= 100", "feeds.five.requests >= 100"),
         (
-            "feeds.five.requests >= 100 or 24h has passed since system.entered_state",
-            "24h has passed since system.entered_state",
+            "feeds.five.requests >= 100 or 10d has passed since system.entered_state",
+            "10d has passed since system.entered_state",
         ),
         // It will never be known.
         ("metadata.abort or metadata.other has passed since system.entered_state", "metadata.abort"),
