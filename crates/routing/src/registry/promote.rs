@@ -211,8 +211,9 @@ impl Registry {
             }
         }
         let split = self.split(caller, hostname, |policy| policy.with_split(goal.shares.cloned())).await?;
-        promoted.changed = split.changed || !promoted.resumed.is_empty() || !promoted.drained.is_empty();
-        if split.changed {
+        let split = split.filter(|split| split.changed);
+        promoted.changed = split.is_some() || !promoted.resumed.is_empty() || !promoted.drained.is_empty();
+        if let Some(split) = split {
             (promoted.serial, promoted.epoch) = (split.serial, split.epoch);
         }
         if let Some(Wanted { revision, value }) = scene.promotion
@@ -275,15 +276,20 @@ impl Registry {
         Ok(stored)
     }
 
+    /// Changes the traffic split of the policy; `None` if nothing is to be changed.
     async fn split(
         &self,
         caller: &Caller,
         hostname: &Hostname,
         alter: impl Fn(Policy) -> Policy,
-    ) -> Result<ResourceChange, Error> {
+    ) -> Result<Option<ResourceChange>, Error> {
+        let present = self.store.policy(hostname).await?.map(|wanted| wanted.value).unwrap_or_default();
+        if alter(present.clone()) == present {
+            return Ok(None);
+        }
         let altered = self
             .alter_policy(caller, hostname, None, |before| Ok(alter(before.cloned().unwrap_or_default())));
-        Ok(altered.await?.0)
+        Ok(Some(altered.await?.0))
     }
 }
 

@@ -244,6 +244,7 @@ async fn replaced_instances_drain_then_stand_by_and_are_removed_when_nothing_can
     rig.put("new", spec(9002, &[HOST], "18")).await;
     let promoted = rig.promote("18").await.unwrap();
     assert_eq!(promoted.undo_until_ms, Some(1_000_000 + 3_600_000));
+    assert!(!rig.promote("18").await.unwrap().changed, "a repetition, without a policy");
     let policy = async || {
         let policy: serde_json::Value = serde_json::from_str(&rig.table(HOST).await.policy.unwrap()).unwrap();
         (policy["draining"].clone(), policy["standby"].clone())
