@@ -121,6 +121,9 @@ async fn everything_that_the_previous_version_stored_is_read() {
         lose(&system, &part).await;
         restore(&system, &part, &folder().join(format!("{part}.rdb"))).await;
     }
+    // The queue keeps its messages for four days, and its retention is in the snapshot, not in the configuration.
+    let patient = "HSET queue:mail|settings retention_ms 315360000000";
+    let _new: i64 = system.cli(System::FABRIC, patient).await;
     for part in [System::REPLICA, System::NGINX, System::SIDECAR, System::PACEMAKER] {
         system.start_part(part).await;
     }
