@@ -316,9 +316,11 @@ impl Runner {
                 let edit = match outcome {
                     Outcome::Done(None) => Edit::evaluate(before, Happened::Done(moved)),
                     Outcome::Done(Some(result)) => done_with(before, version, result, moved, now_ms),
-                    // Another attempt has begun, or the action was canceled.
+                    // Another attempt has begun, or the action was canceled. A retry begins to count again, so the number alone does
+                    // not identify an attempt; until when it may take does.
                     Outcome::Failed { .. }
                         if before.work.attempts != made_for.work.attempts
+                            || before.work.again_ms != made_for.work.again_ms
                             || before.status == Status::Errored =>
                     {
                         Edit::Leave

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
+use signalbox_testkit::eventually;
 
 use super::support::{M, Receiver, World, machine};
 use crate::{
@@ -147,6 +148,42 @@ async fn a_failing_action_is_hurried_canceled_or_skipped() {
     assert_eq!((last.cause, last.trigger.as_deref()), (Cause::Moved, Some("skipped by ada")));
     assert!(matches!(world.operate("skipped", Operation::Skip).await, Err(Error::NotActing)));
     assert!(matches!(world.operate("skipped", Operation::Retry).await, Err(Error::NotErrored)));
+}
+
+#[tokio::test]
+async fn the_failure_of_an_attempt_from_before_a_cancel_does_not_count_for_the_retry() {
+    let receiver = Receiver::start(&[500]).await;
+    receiver.held.forget_permits(usize::MAX);
+    let on_error = "retry: {attempts: 1}, on_error: [{next: failed}], next: done";
+    let yaml = acting(&receiver.url)
+        .replace("retry: {first: 1h, longest: 1h}, next: done", on_error)
+        .replace("      - {gate: done}", "      - {gate: done}\n      - {gate: failed}");
+    let world = World::new(&yaml).await;
+    world.create("a", json!({})).await;
+    let until_sent = |count| {
+        let receiver = receiver.clone();
+        async move {
+            eventually("an attempt", async || match receiver.seen().len() {
+                seen if seen == count => Ok(()),
+                seen => Err(seen),
+            })
+            .await;
+        }
+    };
+    until_sent(1).await;
+    world.operate("a", Operation::Cancel).await.unwrap();
+    world.operate("a", Operation::Retry).await.unwrap();
+    until_sent(2).await;
+    // The first attempt fails, then the second one succeeds.
+    receiver.held.add_permits(1);
+    eventually("the first answer", async || match receiver.held.available_permits() {
+        0 => Ok(()),
+        left => Err(left),
+    })
+    .await;
+    receiver.held.add_permits(1);
+    let record = world.until("a", |record| record.status == Status::Ended).await;
+    assert_eq!(&*record.state, "done", "{:?}", record.history);
 }
 
 #[tokio::test]
