@@ -351,23 +351,19 @@ local function drop_named_headers()
     end
 end
 
--- nginx has begun to forward an answer, so it closes the client's connection after the edge's own. The client has to
--- know: it would lose the next request that it sends there.
-local function close_after_answer()
-    if ngx.req.http_version() < 2 then
-        ngx.header["Connection"] = "close"
-    end
-end
+-- Answers in place of an instance whose answer cannot be forwarded, by $edge_unusual.
+local UNREADABLE = {
+    interim = { "interim_response", "The instance sent an interim response, such as 103 Early Hints, which this edge "
+        .. "cannot forward, or switched protocols although the request did not ask for it." },
+    not_http = { "not_http", "The instance did not answer in HTTP." },
+}
 
 -- Handles an unusual request, or an unusual answer of its instance (response.lua), as $edge_unusual describes it:
 -- answers it, or removes headers. tried: whether an instance received the request before.
 local function unusual(kind, tried)
     if kind == "interim" then
         uncount()
-        close_after_answer()
-        return answer.problem(502, "interim_response",
-            "The instance sent an interim response, such as 103 Early Hints, which this edge cannot forward, or "
-                .. "switched protocols although the request did not ask for it.")
+        return ngx.exec("@unreadable")
     elseif kind == "not_http" then
         uncount()
         local _, address = attempts.addresses()
@@ -375,8 +371,7 @@ local function unusual(kind, tried)
         if address and route then
             outliers.failed(route, address, "no HTTP")
         end
-        close_after_answer()
-        return answer.problem(502, "not_http", "The instance did not answer in HTTP.")
+        return ngx.exec("@unreadable")
     elseif kind == "loop" then
         -- No cache may store it: a client could send the header through a cache that others use.
         ngx.header["Cache-Control"] = "no-store"
@@ -388,6 +383,12 @@ local function unusual(kind, tried)
         -- This is done once, because guards set headers afterwards.
         drop_named_headers()
     end
+end
+
+-- In a location that closes the client's connection.
+function _M.unreadable()
+    local given = UNREADABLE[ngx.var.edge_unusual]
+    return answer.problem(502, given[1], given[2])
 end
 
 function _M.access()

@@ -272,7 +272,8 @@ local function make_place(row, time)
     return false
 end
 
--- The number of consecutive failures, including this one.
+-- The number of consecutive failures, including this one. 0 for a failure that does not count: it is of a record that
+-- is not followed, so the requests that did not fail there would not be seen.
 local function in_a_row(route, address)
     local time = now()
     local row = rows:get(address)
@@ -287,15 +288,16 @@ local function in_a_row(route, address)
         row = { failures = 0, followed = 0, records = {} }
         rows:set(address, row)
     end
-    row.failures, row.last = row.failures + 1, time
     local followed = row.records[route]
-    if not followed and make_place(row, time) then
+    if not followed then
+        if not make_place(row, time) then
+            return 0
+        end
         followed = { served = served(route), at = time, failures = 0 }
         row.records[route] = followed
     end
-    if followed then
-        followed.failures = followed.failures + 1
-    end
+    row.failures, row.last = row.failures + 1, time
+    followed.failures = followed.failures + 1
     if row.failures == 1 then
         return (dict:get("f:" .. address) or 0) + 1
     end

@@ -133,7 +133,8 @@ return function(it)
             for host = 1, 20 do
                 routes[host] = record.make("h" .. host .. ".test", list, "1", policy)
             end
-            for n = 1, 40 do
+            -- Failures of hosts that are not followed do not count.
+            for n = 1, 50 do
                 local route = routes[n % 20 + 1]
                 for _ = 1, requests do
                     route.served = (route.served or 0) + #list
@@ -147,6 +148,20 @@ return function(it)
         list = hosts(3)
         fail_everywhere(list, 6)
         truthy(not is_out(list[1]), "five of six requests succeed")
+    end)
+
+    it("does not count failures among the successes of a host that is not followed", function()
+        local policy = '{"ejection":{"failures":20,"first_ms":1000,"longest_ms":3000}}'
+        local list = hosts(3)
+        for host = 1, 16 do
+            fail(record.make("h" .. host .. ".test", list, "1", policy), list[1], 1)
+        end
+        local other = record.make("other.test", list, "1", policy)
+        for _ = 1, 10 do
+            other.served = (other.served or 0) + 3 * 50
+            fail(other, list[1], 1)
+        end
+        truthy(not is_out(list[1]), "one of fifty")
     end)
 
     it("forgets instances that were replaced, and their records", function()

@@ -126,7 +126,7 @@ impl Applier {
             }
             Ok(_) | Err(Error::NoSuchMachine) => {}
             // A readable version may replace one that cannot be read.
-            Err(Error::Unreadable) if map.is_empty() => {}
+            Err(Error::Unreadable) => {}
             Err(error) => return Err(error),
         }
         self.check_map(machine, base, map).await?;
@@ -156,6 +156,11 @@ impl Applier {
         }
         let old = match self.definitions.current(machine.name()).await {
             Err(Error::Unreadable) if map.is_empty() => return Ok(()),
+            Err(Error::Unreadable) => {
+                let why =
+                    "the active version cannot be read, so its labels stay in their states; omit the map";
+                return Err(Error::BadMap(why.to_owned()));
+            }
             old => old?,
         };
         let removed = plan::states(&old.machine, machine).removed;

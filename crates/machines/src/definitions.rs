@@ -87,6 +87,21 @@ impl Family {
     }
 }
 
+/// The states of all versions of a machine.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct AllStates {
+    /// Their names, ordered.
+    pub(crate) names: Vec<String>,
+    /// Whether every version could be read. Otherwise labels may be in other states, too.
+    pub(crate) complete: bool,
+}
+
+impl Default for AllStates {
+    fn default() -> Self {
+        Self { names: Vec::new(), complete: true }
+    }
+}
+
 /// A version as it is stored.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct StoredVersion {
@@ -217,6 +232,40 @@ impl Definitions {
         Ok(names)
     }
 
+    /// As [`Self::states`], and those of the version before the active one: labels are moved from there while a definition is
+    /// applied.
+    pub(crate) async fn present_states(&self, machine: &str) -> Result<Vec<String>, Error> {
+        let mut names = self.states(machine).await?;
+        let before = self.active_number(machine).await?.saturating_sub(1);
+        match self.version(machine, 0, before).await {
+            Ok(before) => names.extend(before.machine.states().iter().map(|state| state.name().to_owned())),
+            Err(Error::NoSuchVersion | Error::Unreadable) => {}
+            Err(error) => return Err(error),
+        }
+        names.sort_unstable();
+        names.dedup();
+        Ok(names)
+    }
+
+    /// The names of all states in which labels of a machine may be: those of all stored versions, ordered.
+    pub(crate) async fn all_states(&self, machine: &str) -> Result<AllStates, Error> {
+        let mut all = AllStates::default();
+        for (_, text) in self.versions.versions(machine).await? {
+            let stored = serde_json::from_str::<StoredVersion>(&text);
+            let read = match stored {
+                Ok(stored) => parse_stored(machine, stored.source).await.ok(),
+                Err(_) => None,
+            };
+            match read {
+                Some(read) => all.names.extend(read.states().iter().map(|state| state.name().to_owned())),
+                None => all.complete = false,
+            }
+        }
+        all.names.sort_unstable();
+        all.names.dedup();
+        Ok(all)
+    }
+
     /// The number of labels that stay on versions before the active one, by version.
     pub async fn kept(&self, machine: &str, active: u64) -> Result<BTreeMap<u64, u64>, Error> {
         let mut counts = BTreeMap::new();
@@ -259,7 +308,16 @@ impl Definitions {
     /// # Errors
     /// Also a failure of the fabric.
     pub async fn check_exists(&self, machine: &str) -> Result<(), Error> {
-        self.versions.current(0, machine).await?.map(drop).ok_or(Error::NoSuchMachine)
+        self.active_number(machine).await.map(drop)
+    }
+
+    /// The number of the active version of a machine, whose definition need not be readable, read from the fabric's first
+    /// shard.
+    ///
+    /// # Errors
+    /// [`Error::NoSuchMachine`], or a failure of the fabric.
+    pub async fn active_number(&self, machine: &str) -> Result<u64, Error> {
+        self.versions.current(0, machine).await?.ok_or(Error::NoSuchMachine)
     }
 
     /// The active version of a machine, read from the fabric's first shard.
@@ -369,7 +427,12 @@ impl Definitions {
     ) -> Result<Applying, Error> {
         let origin = match base {
             0 => mark.to_owned(),
-            _ => self.stored(machine.name(), 0, base).await?.ok_or(Error::DefinitionChanged)?.origin,
+            _ => match self.stored(machine.name(), 0, base).await {
+                Ok(stored) => stored.ok_or(Error::DefinitionChanged)?.origin,
+                // It takes the place of a version that cannot be read, whose events are lost.
+                Err(Error::Unreadable) => mark.to_owned(),
+                Err(error) => return Err(error),
+            },
         };
         let stored = StoredVersion {
             at_ms,

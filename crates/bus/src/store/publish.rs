@@ -270,6 +270,7 @@ fn words_of(change: Option<&Change>) -> Vec<Cow<'_, [u8]>> {
         Cow::Borrowed(change.tail.as_slice()),
         owned(text(change.ttl_ms)),
         owned(text(change.prev.map(|EventId(id)| id))),
+        owned(change.replaced.to_string()),
         owned(change.indexes.len().to_string()),
     ];
     for index in &change.indexes {

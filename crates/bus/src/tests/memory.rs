@@ -382,6 +382,11 @@ async fn the_oldest_batches_of_the_largest_subscriber_are_dropped_only_while_tha
     world.bus.stop().await;
 }
 
+/// Bytes of the record of a label with such a tail.
+fn record_bytes(tail: usize) -> usize {
+    21 + 8 + tail
+}
+
 /// A change of a label of machine `m`, from one revision to the next, with a record of about this size.
 fn label_change(revision: u8, bytes: usize) -> Change {
     let header = |revision: u8| [&[1; 20][..], &[revision]].concat();
@@ -411,16 +416,17 @@ async fn labels_are_counted_for_their_machine_until_they_are_deleted() {
     assert!((1_000..2_000).contains(&one), "{one}");
     change("b", label_change(1, 1_000)).await;
     assert_eq!(stored().await, Some(2 * one));
-    change("a", label_change(2, 1_500)).await;
+    let replaces = |bytes: usize, change: Change| Change { replaced: record_bytes(bytes), ..change };
+    change("a", replaces(1_000, label_change(2, 1_500))).await;
     assert_eq!(stored().await, Some(2 * one + 500));
     let deleted = |change: Change| Change { ttl_ms: Some(60_000), ..change };
-    change("a", deleted(label_change(3, 10))).await;
+    change("a", replaces(1_500, deleted(label_change(3, 10)))).await;
     assert_eq!(stored().await, Some(one));
     // What remains of a deleted label expires, so it is not counted.
     change("a", label_change(4, 1_000)).await;
     assert_eq!(stored().await, Some(2 * one));
-    change("a", deleted(label_change(5, 10))).await;
-    change("b", deleted(label_change(2, 10))).await;
+    change("a", replaces(1_000, deleted(label_change(5, 10)))).await;
+    change("b", replaces(1_000, deleted(label_change(2, 10)))).await;
     assert_eq!(stored().await, None);
     world.bus.stop().await;
 }
@@ -490,9 +496,13 @@ async fn a_machine_whose_labels_fill_the_memory_gets_no_more_and_tenants_are_not
     world.limit(95).await;
     world.relieve().await;
     assert_eq!(change("new", label_change(1, 10)).await, Err(Refusal::MemoryShort));
-    assert_eq!(change("1", label_change(2, 150_000)).await, Err(Refusal::MemoryShort));
-    assert_eq!(change("2", label_change(2, 100_010)).await, Ok(EventId(0)), "labels move");
-    assert_eq!(change("3", label_change(2, 10)).await, Ok(EventId(0)));
+    assert_eq!(
+        change("1", Change { replaced: record_bytes(100_000), ..label_change(2, 150_000) }).await,
+        Err(Refusal::MemoryShort)
+    );
+    let replaces = |change: Change| Change { replaced: record_bytes(100_000), ..change };
+    assert_eq!(change("2", replaces(label_change(2, 100_010))).await, Ok(EventId(0)), "labels move");
+    assert_eq!(change("3", replaces(label_change(2, 10))).await, Ok(EventId(0)));
     world.accepted("quiet", "small", 1, 100).await;
     assert_eq!(world.waiting("slow").await, 501);
     world.unlimited().await;

@@ -452,3 +452,122 @@ async fn a_request_that_expects_another_revision_changes_nothing() {
     assert!(!keyed().operate(M, "a", &Operation::Suspend).await.unwrap().changed);
     assert!(at(4).delete(M, "a").await.unwrap());
 }
+
+#[tokio::test]
+async fn a_repeated_deletion_of_a_label_that_never_existed_does_not_delete_a_new_one() {
+    let world = World::new(GATES).await;
+    let labels = world.machines.labels.by("ada");
+    let delete = async |key| labels.clone().once(Some(key), None).delete(M, "a").await.unwrap();
+    assert!(!delete("k1").await && !delete("k2").await);
+    // Other requests still find no label.
+    let store = &world.machines.label_store;
+    assert!(matches!(store.label(M, "a").await, Err(Error::NoSuchLabel)));
+    assert!(matches!(store.label_or_tombstone(M, "a").await, Err(Error::NoSuchLabel)));
+    let update = crate::Update { metadata: &json!({"n": 2}), patch: false, key: None };
+    assert!(matches!(labels.update(M, "a", &update).await, Err(Error::NoSuchLabel)));
+    assert!(matches!(labels.operate(M, "a", &Operation::Evaluate).await, Err(Error::NoSuchLabel)));
+    assert!(world.found(Filter::default()).await.is_empty());
+    assert!(world.events("signalbox.labels").await.is_empty());
+    world.create("a", json!({})).await;
+    assert_eq!(world.label("a").await.incarnation, 1);
+    assert!(!delete("k1").await && !delete("k2").await);
+    let again = labels.clone().once(Some("k1"), None).operate(M, "a", &Operation::Delete).await.unwrap();
+    assert!(!again.changed);
+    let skip = labels.clone().once(Some("k1"), None).operate(M, "a", &Operation::Skip).await;
+    assert!(matches!(skip, Err(Error::Conflict | Error::NotActing)), "{skip:?}");
+    assert_eq!(&*world.label("a").await.state, "asked");
+    assert!(delete("k3").await);
+    let checked = world.machines.inspector.checker.check(crate::CheckCursor::default()).await.unwrap();
+    assert_eq!(checked.findings, []);
+}
+
+#[tokio::test]
+async fn a_request_that_expects_a_revision_does_not_succeed_without_the_label() {
+    let world = World::new(GATES).await;
+    let at = |revision| world.machines.labels.by("ada").once(None, Some(revision));
+    assert!(matches!(at(1).delete(M, "a").await, Err(Error::OtherRevision(0))));
+    for operation in [Operation::Delete, Operation::Evaluate] {
+        assert!(at(1).operate(M, "a", &operation).await.is_err(), "{operation:?}");
+    }
+    world.create("a", json!({})).await;
+    let keyed = || world.machines.labels.by("ada").once(Some("k"), Some(1));
+    assert!(keyed().delete(M, "a").await.unwrap());
+    // A repeat gets the first answer. Another request finds no label of this revision.
+    assert!(!keyed().delete(M, "a").await.unwrap());
+    assert!(matches!(at(1).delete(M, "a").await, Err(Error::OtherRevision(2))));
+}
+
+#[tokio::test]
+async fn the_idempotency_keys_of_two_clients_are_independent() {
+    let world = World::new(GATES).await;
+    let (ada, bob) = (world.machines.labels.by("ada"), world.machines.labels.by("bob"));
+    let created = ada.create(M, "a", &json!({}), false, Some("k")).await.unwrap();
+    assert!(matches!(bob.create(M, "a", &json!({}), false, Some("k")).await, Err(Error::Exists)));
+    let update = |n: u8| json!({ "n": n });
+    let send = async |labels: &crate::Labels, n: u8| {
+        let metadata = update(n);
+        labels.update(M, "a", &crate::Update { metadata: &metadata, patch: false, key: Some("k2") }).await
+    };
+    assert!(!send(&ada, 1).await.unwrap().repeated);
+    assert!(!send(&bob, 2).await.unwrap().repeated, "another request of another client");
+    assert!(send(&ada, 1).await.unwrap().repeated && send(&bob, 2).await.unwrap().repeated);
+    assert_eq!(world.label("a").await.metadata, json!({"n": 2}));
+    assert_eq!(created.revision, 1);
+    let once = |labels: &crate::Labels| labels.clone().once(Some("k3"), None);
+    assert!(once(&ada).operate(M, "a", &Operation::Suspend).await.unwrap().changed);
+    assert!(once(&bob).operate(M, "a", &Operation::Resume).await.unwrap().changed);
+    assert!(once(&bob).delete(M, "a").await.is_err(), "the key belongs to the whole request");
+    assert!(once(&world.machines.labels.by("eve")).delete(M, "a").await.unwrap());
+}
+
+#[tokio::test]
+async fn a_task_leaves_no_key_in_labels_that_it_does_not_change() {
+    let world = World::new(GATES).await;
+    world.create("same", json!({"n": 1})).await;
+    world.create("other", json!({"n": 2})).await;
+    let before = world.label("same").await;
+    let set = Operation::Set { metadata: json!({"n": 1}), patch: false };
+    let task = world.task(set, Filter::default()).await;
+    assert_eq!((task.state, task.changed, task.unchanged), (TaskState::Done, 1, 1), "{task:?}");
+    assert_eq!(world.label("same").await, before);
+    let changed = world.label("other").await;
+    assert_eq!((changed.metadata, changed.seen.len()), (json!({"n": 1}), 1));
+}
+
+/// The page of a task is repeated by a release that writes operations in another way.
+#[tokio::test]
+async fn a_repeated_page_of_a_task_ends_although_another_release_began_it() {
+    let world = World::new(GATES).await;
+    world.create("a", json!({})).await;
+    let labels = world.machines.labels.by("ada");
+    let first = labels.operate_once(M, "a", &Operation::Suspend, "t").await.unwrap();
+    let repeat = labels.operate_once(M, "a", &Operation::Resume, "t").await.unwrap();
+    assert!(first.changed && !repeat.changed);
+    assert!(world.label("a").await.suspended);
+}
+
+#[tokio::test]
+async fn deleting_a_machine_deletes_labels_in_states_of_a_version_that_cannot_be_read() {
+    let world = World::new(GATES).await;
+    world.create("known", json!({})).await;
+    world.machines.labels.create("m", "lost: a", &json!({"a": 1, "b": 1}), false, None).await.unwrap();
+    let fabric = world.servers.fabric();
+    let (versions, text) = ("machine:m:versions", GATES.replace("asked", "questioned"));
+    let map = BTreeMap::from([("asked".to_owned(), "questioned".to_owned())]);
+    world.machines.applier.apply(&machine(&text), 1, "test", &map).await.unwrap();
+    let stored: String = fabric.command("HGET").arg((versions, 2)).query().await.unwrap();
+    let unreadable = stored.replace("state_machines", "later_machines");
+    fabric.command("HSET").arg((versions, 2, unreadable)).run().await.unwrap();
+    let later = world.another();
+    let task = later.tasks.delete_machine(M, "ada", None).await.unwrap();
+    while later.due.next(0).await.unwrap().is_some_and(|next| next <= world.now_ms()) {
+        later.service.due_times.work_off_page(0, world.now_ms()).await.unwrap();
+    }
+    let task = later.tasks.get(M, &task.id).await.unwrap();
+    assert_eq!((task.state, task.changed), (TaskState::Done, 2), "{task:?}");
+    for label in ["known", "lost: a"] {
+        assert_eq!(later.label_store.label_or_tombstone(M, label).await.unwrap().status, Status::Deleted);
+    }
+    let left: Vec<String> = fabric.command("KEYS").arg("machine:m:in:*").query().await.unwrap();
+    assert_eq!(left, [""; 0]);
+}

@@ -77,22 +77,31 @@ async fn compute_plan(
         .await
         .unwrap_or_else(|panicked| std::panic::resume_unwind(panicked.into_panic()))
         .map_err(|refused| Problem::unprocessable("invalid_definition", refused.to_string()))?;
-    let warnings = file.warnings.iter().map(ToString::to_string).collect();
+    let mut warnings: Vec<String> = file.warnings.iter().map(ToString::to_string).collect();
     let machine = file.machines.into_iter().find(|machine| machine.name() == name).ok_or_else(|| {
         Problem::unprocessable(
             "invalid_definition",
             format!("the definition does not contain the machine {name}"),
         )
     })?;
-    let old = match app.machines.definitions.current(&name).await {
-        Ok(old) => Some(old),
-        Err(Error::NoSuchMachine) => None,
+    let definitions = &app.machines.definitions;
+    let (old, base) = match definitions.current(&name).await {
+        Ok(old) => (Some(old.clone()), old.number),
+        Err(Error::NoSuchMachine) => (None, 0),
+        // Only another definition helps.
+        Err(Error::Unreadable) => (None, definitions.active_number(&name).await?),
         Err(error) => return Err(error.into()),
     };
+    if old.is_none() && base > 0 {
+        warnings.push(format!(
+            "version {base} is active and cannot be read by this pacemaker, so the plan does not compare it; its labels stay in \
+             their states"
+        ));
+    }
     let preview = app.machines.inspector.planner.preview(old.as_ref(), &machine).await?;
     let plan = format!("{:016x}", rand::rng().random::<u64>());
-    app.machines.definitions.keep_plan(&name, &plan, preview.version, machine.source()).await?;
-    Ok(Answer(Plan { plan, warnings, ..preview }))
+    definitions.keep_plan(&name, &plan, base, machine.source()).await?;
+    Ok(Answer(Plan { plan, warnings, version: base, ..preview }))
 }
 
 /// Apply a plan
