@@ -172,6 +172,7 @@ async fn the_failure_of_an_attempt_from_before_a_cancel_does_not_count_for_the_r
     };
     until_sent(1).await;
     world.operate("a", Operation::Cancel).await.unwrap();
+    world.time.advance(1);
     world.operate("a", Operation::Retry).await.unwrap();
     until_sent(2).await;
     // The first attempt fails, then the second one succeeds.

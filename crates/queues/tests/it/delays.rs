@@ -3,7 +3,7 @@
 use super::support::*;
 use signalbox_api::queues::NewQueue;
 use signalbox_bus::Delay;
-use signalbox_queues::{DeadLetters, PullRequest, Settled};
+use signalbox_queues::{DeadLetters, PullRequest, Settled, Stored};
 
 async fn push_later(hands: &Hands, environment: &str, label: &str, delay_ms: u64) -> u64 {
     let ids = hands.try_push(&[(environment, label)], Some(Delay::After(delay_ms))).await;
@@ -125,11 +125,14 @@ async fn bury(hands: &Hands, messages: &[(&str, &str)]) -> Vec<u64> {
 async fn pages_of_dead_letters_leave_out_none_if_others_are_removed_in_the_meantime() {
     let server = Server::in_memory().await;
     let hands = Hands::new(&server).await;
-    let ids = bury(&hands, &[("1", "a"), ("1", "b"), ("1", "c"), ("1", "d"), ("1", "e"), ("1", "f")]).await;
+    bury(&hands, &[("1", "a"), ("1", "b"), ("1", "c"), ("1", "d"), ("1", "e"), ("1", "f")]).await;
+    let ids = |letters: Vec<_>| letters.iter().map(|letter: &Stored| letter.message.id).collect::<Vec<_>>();
+    let all = ids(hands.queues.dead(Q, "", 9).await.unwrap().items);
+    assert_eq!(all.len(), 6);
     let page = hands.queues.dead(Q, "", 3).await.unwrap();
-    take_dead(&hands, DeadLetters { ids: &ids[..2], drop: true, ..DeadLetters::default() }).await;
+    take_dead(&hands, DeadLetters { ids: &all[..2], drop: true, ..DeadLetters::default() }).await;
     let rest = hands.queues.dead(Q, &page.next.unwrap(), 9).await.unwrap();
-    assert_eq!(rest.items.iter().map(|letter| letter.message.id).collect::<Vec<_>>(), ids[3..]);
+    assert_eq!(ids(rest.items), all[3..]);
     assert_eq!(rest.next, None);
 }
 
