@@ -66,6 +66,12 @@ async fn every_list_works_in_a_large_installation() {
     browse("dashboard_scale", "scale").await;
 }
 
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "takes five minutes; make soak"]
+async fn soak_every_list_works_in_a_very_large_installation() {
+    browse("dashboard_very_large", "very-large").await;
+}
+
 /// Without these messages a browser shows that an unchanged page is not up to date.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_unchanged_page_is_confirmed() {
