@@ -1,5 +1,6 @@
 //! A pacemaker's machines, driven by the test, with a clock that only the test advances.
 
+use signalbox_access::Author;
 use std::{
     collections::BTreeMap,
     ops::Deref,
@@ -177,7 +178,7 @@ impl World {
 
     pub(super) async fn apply(&self, yaml: &str, base: u64) -> u64 {
         let machine = machine(yaml);
-        self.machines.applier.apply(&machine, base, "test", &BTreeMap::new()).await.unwrap().version
+        self.machines.applier.apply(&machine, base, &Author::operator(), &BTreeMap::new()).await.unwrap().version
     }
 
     pub(super) async fn create(&self, label: &str, metadata: Value) -> Answer {
