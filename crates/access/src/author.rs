@@ -50,6 +50,16 @@ pub enum Denied {
     Confined(Vec<&'static str>),
 }
 
+impl Denied {
+    /// The code of the error.
+    pub fn code(&self) -> &'static str {
+        match self {
+            Self::Scope(_) => "scope_missing",
+            Self::Confined(_) => "confined_token",
+        }
+    }
+}
+
 impl fmt::Display for Denied {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

@@ -11,7 +11,7 @@ use std::{
 
 use parking_lot::RwLock;
 use serde::{Deserialize, Serialize};
-use signalbox_access::{Author, Effect};
+use signalbox_access::{Author, Denied, Effect};
 use signalbox_machine::{
     Machine,
     definition::{self, Refused},
@@ -60,12 +60,14 @@ impl Version {
     /// Whether the machine may have an effect, because its author may.
     ///
     /// # Errors
-    /// The reason, for people.
-    pub(crate) fn may(&self, effect: Effect) -> Result<(), String> {
-        let denied = |denied| {
-            format!("{} applied the definition and may not do this: {denied}", self.by())
-        };
-        self.author.caller().may(effect).map_err(denied)
+    /// What forbids it.
+    pub(crate) fn may(&self, effect: Effect) -> Result<(), Denied> {
+        self.author.caller().may(effect)
+    }
+
+    /// Why the machine may not have an effect, for people.
+    pub(crate) fn why_not(&self, denied: &Denied) -> String {
+        format!("{} applied the definition and may not do this: {denied}", self.by())
     }
 
     /// Whether labels in the state stay on this version. The active version may not have the state.

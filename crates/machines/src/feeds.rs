@@ -300,7 +300,7 @@ impl Feeds {
         let machine = &*version.machine;
         // Before the cache, which an earlier version of the machine may have filled.
         if matches!(feed.source, FeedSource::Stats(_)) {
-            version.may(Effect::ReadStatistics)?;
+            version.may(Effect::ReadStatistics).map_err(|denied| version.why_not(&denied))?;
         }
         let key = key(machine, feed, filling)?;
         if let Some(value) = self.cached(&key, feed.ttl) {

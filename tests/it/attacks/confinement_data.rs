@@ -482,3 +482,71 @@ async fn names_in_metrics_are_read_through_the_admin_listener_or_with_a_token() 
     assert!(admin.status == 200 && admin.text().contains(&name), "{}", admin.text());
     system.stop().await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_exists_elsewhere_is_answered_like_what_does_not_exist() {
+    let system = System::start("attack-enumeration").await;
+    let (app, own) = (App::start("theirs").await, App::start("own").await);
+    system.register("theirs", &app, "b.test", "2").await;
+    system.register("own", &own, "x.a.test", "1").await;
+    let authority = Authority::new("b.test");
+    let issued = authority.issue("b.test", "b.test");
+    let certificate = json!({"chain": issued.chain, "key": issued.key});
+    make(&system, "PUT", "/certificates/b.test?wait=20s", certificate).await;
+    system.apply("theirs", &MACHINE.replace("drip", "theirs")).await;
+    make(&system, "POST", "/state-machines/theirs/labels/one", json!({"metadata": {}})).await;
+    let lists = json!({"hosts": ["*.a.test"], "machines": ["own"]});
+    let token = confined(&system, "team-a", &["routes", "read", "facts", "machines"], &lists).await;
+    let document = system.api("GET", "/openapi.json", None).await.json();
+    // IDs of instances are one name space: a PUT cannot take one that is in use, and a DELETE does not pretend to have removed it.
+    let open = ["PUT /instances/{id}", "DELETE /instances/{id}"];
+    let mut compared = 0;
+    for (path, methods) in document["paths"].as_object().unwrap() {
+        let names = match path.split('/').nth(1).unwrap() {
+            "instances" => ["theirs", "absent"],
+            "hosts" | "certificates" | "acme" => ["b.test", "c.test"],
+            "state-machines" => ["theirs", "absent"],
+            _ => continue,
+        };
+        let parameters = ["{id}", "{hostname}", "{server_name}", "{machine}"];
+        let Some(parameter) = parameters.into_iter().find(|parameter| path.contains(parameter)) else { continue };
+        let rest = |path: &str| {
+            let path = path.replace("{label}", "one").replace("{version}", "1").replace("{task}", "1");
+            path.replace("{secret}", "KEY")
+        };
+        for method in ["get", "put", "post", "patch", "delete"] {
+            let operation = format!("{} {path}", method.to_uppercase());
+            if methods.get(method).is_none() || open.contains(&&*operation) {
+                continue;
+            }
+            let mut answers = Vec::new();
+            for name in names {
+                let body = json!({"message": "m", "operation": "skip", "metadata": {}});
+                let body = if path.ends_with("/errors") { json!({"message": "m"}) } else { body };
+                let body = if path.ends_with("/drain") { json!({}) } else { body };
+                let target = rest(&path.replace(parameter, name));
+                let body = Some(&body).filter(|_| method != "get");
+                let answer = ask(&system, &token, &method.to_uppercase(), &target, body).await;
+                let mut text = answer.text().replace(name, "NAME");
+                if let Some(at) = text.find("\"request_id\"") {
+                    text.truncate(at);
+                }
+                answers.push((answer.status, text));
+            }
+            assert_eq!(answers[0], answers[1], "{operation}");
+            assert!((400..500).contains(&answers[0].0), "{operation}: {answers:?}");
+            compared += 1;
+        }
+    }
+    assert!(compared > 40, "{compared}");
+    for page in ["instances", "host", "machines"] {
+        let mut answers = Vec::new();
+        let names = if page == "host" { ["b.test", "c.test"] } else { ["theirs", "absent"] };
+        for name in names {
+            let answer = ask(&system, &token, "GET", &format!("/dashboard/{page}?name={name}"), None).await;
+            answers.push(answer.status);
+        }
+        assert_eq!(answers[0], answers[1], "{page}");
+    }
+    system.stop().await;
+}

@@ -234,8 +234,8 @@ impl Actions {
         data: Option<&Value>,
         token: String,
     ) -> Outcome {
-        if let Err(why) = version.may(Effect::Publish) {
-            return Outcome::permanent(why);
+        if let Err(denied) = version.may(Effect::Publish) {
+            return Outcome::permanent(version.why_not(&denied));
         }
         let kind = match kind {
             "create" => Kind::Create,

@@ -107,9 +107,9 @@ impl Failure {
             | Error::NoHost
             | Error::NoInstance(_)
             | Error::HostFull { .. }
-            | Error::TokenFull { .. }
             | Error::CannotSwitch { .. } => (None, Outcome::permanent(why)),
-            // Another attempt may succeed: the instance that has the address may be draining.
+            // Another attempt may succeed: the instance that has the address may be draining, or the author's token may have
+            // fewer instances.
             _ => (None, Outcome::failed(why)),
         }
     }
@@ -143,9 +143,9 @@ impl By<'_> {
     /// Judges every part before the first change, so that an action that fails for good has changed nothing.
     async fn judge(&self, route: RouteChange) -> Result<Judged, Failure> {
         let (routes, caller) = (&self.actions.routes, &self.caller);
-        self.version
-            .may(Effect::ChangeRoutes)
-            .map_err(|why| Failure::Refused("route_changes_not_allowed", why))?;
+        if let Err(denied) = self.version.may(Effect::ChangeRoutes) {
+            return Err(Failure::Refused(denied.code(), self.version.why_not(&denied)));
+        }
         let host = Hostname::parse(&route.host)?;
         if !caller.may_touch(&host) {
             return Err(Error::HostNotAllowed { hostname: host.to_string() }.into());

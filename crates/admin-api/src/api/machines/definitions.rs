@@ -137,7 +137,7 @@ fn allowed(caller: &Caller, machine: &Machine) -> Result<(), Problem> {
         (listens, Effect::Listen, "its `inputs`"),
     ] {
         if used {
-            caller.may(effect).map_err(|denied| not_allowed(what, denied))?;
+            caller.may(effect).map_err(|denied| not_allowed(what, &denied))?;
         }
     }
     if !routes {
@@ -159,14 +159,18 @@ fn allowed(caller: &Caller, machine: &Machine) -> Result<(), Problem> {
 }
 
 /// The answer to a client whose definition would have an effect that the client may not have.
-fn not_allowed(what: &str, denied: Denied) -> Problem {
-    let code = match &denied {
-        Denied::Scope(_) => "scope_missing",
+fn not_allowed(what: &str, denied: &Denied) -> Problem {
+    let code = match denied {
         // Inputs receive the events of every environment, and events that are published have none.
         Denied::Confined(lists) if lists.contains(&"environments") => "environment_missing",
-        Denied::Confined(_) => "confined_token",
+        other => other.code(),
     };
-    Problem::forbidden(code, format!("the token may not apply the definition because of {what}: {denied}"))
+    let detail = format!("the token may not apply the definition because of {what}: {denied}");
+    let problem = Problem::forbidden(code, detail);
+    match denied {
+        Denied::Scope(_) => problem,
+        Denied::Confined(lists) => problem.with("confined_to", lists.clone()),
+    }
 }
 
 /// List the versions of a machine
