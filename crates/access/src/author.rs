@@ -99,7 +99,9 @@ impl Caller {
         if self.is_root() {
             return StatisticsAccess::Open;
         }
-        statistics_access(self.grant.scopes.iter().map(|scope| scope.as_str()), |list| self.grant.has_list(list))
+        statistics_access(self.grant.scopes.iter().map(|scope| scope.as_str()), |list| {
+            self.grant.has_list(list)
+        })
     }
 }
 
@@ -137,8 +139,11 @@ impl Author {
 
     /// The author as a caller.
     pub fn caller(&self) -> Caller {
-        let caller = if self.root { Caller::root() } else { Caller::with(String::new(), self.grant.clone()) };
-        Caller { name: self.name.clone(), bus_client: self.client.clone(), ..caller }
+        let mut caller =
+            if self.root { Caller::root() } else { Caller::with(String::new(), self.grant.clone()) };
+        caller.name.clone_from(&self.name);
+        caller.bus_client.clone_from(&self.client);
+        caller
     }
 }
 
@@ -197,7 +202,10 @@ mod tests {
             let read: Author = serde_json::from_str(&text).unwrap();
             assert_eq!(read, author);
             let again = read.caller();
-            assert_eq!((again.is_root(), &again.grant, &again.name), (caller.is_root(), &caller.grant, &caller.name));
+            assert_eq!(
+                (again.is_root(), &again.grant, &again.name),
+                (caller.is_root(), &caller.grant, &caller.name)
+            );
             assert_eq!(again.bus_client(), caller.bus_client());
         }
         // A version that was stored without permissions has none.

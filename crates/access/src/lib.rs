@@ -15,6 +15,9 @@
 //! **Secrets.** A token can have several secrets. All but the newest expire at the time that the rotation has set.
 //! Topics and subscriptions belong to the token's name, so a rotation does not affect them.
 //!
+//! **State machines** act with the permissions of the token that applied their definition ([`Author`]). One rule decides for them and
+//! for the API ([`Caller::may`]).
+//!
 //! **Browsers** have a session instead of a token ([`Sessions`]). The **audit log** records who changed what
 //! ([`AuditLog`]).
 //!

@@ -111,7 +111,11 @@ impl Caller {
     /// author, or for the machine if root is the author.
     pub fn of_machine(machine: &str, author: &Author, hosts: Vec<HostPattern>, instances: String) -> Self {
         let author = author.caller();
-        let grant = if author.root { Grant { scopes: Scope::ALL.to_vec(), ..Grant::default() } } else { author.grant };
+        let grant = if author.root {
+            Grant { scopes: Scope::ALL.to_vec(), ..Grant::default() }
+        } else {
+            author.grant
+        };
         Self {
             bus_client: author.bus_client,
             bounds: Some(Bounds { hosts, instances }),
@@ -291,7 +295,8 @@ mod tests {
             assert!(!caller.may_touch_pattern(&pattern(wider)), "{wider}");
         }
         // The definition's hosts and the author's both apply, and so do the author's other lists.
-        let mut author = Caller::named("team".to_owned(), vec![Scope::Routes], Some(vec![pattern("x.a.example")]));
+        let mut author =
+            Caller::named("team".to_owned(), vec![Scope::Routes], Some(vec![pattern("x.a.example")]));
         author.grant.version_types = Some(vec!["a-*".to_owned()]);
         let caller = of(&author);
         assert!(caller.may_touch(&host("x.a.example")) && !caller.may_touch(&host("y.a.example")));

@@ -218,9 +218,8 @@ impl TaskRunner {
             return Err(Error::ApplyUnderWay);
         }
         let id = new_id(machine, by, key);
-        let task = self
-            .store_new(id, machine, (Job::DeleteMachine, Filter::default()), None, (by, client))
-            .await?;
+        let task =
+            self.store_new(id, machine, (Job::DeleteMachine, Filter::default()), None, (by, client)).await?;
         self.retire(machine).await?;
         tracing::info!(machine, by, "machine deleted; its labels follow");
         Ok(task)
@@ -332,13 +331,13 @@ impl TaskRunner {
     }
 
     /// Cancels the tasks of clients whose tokens have ended. The deletion of a machine continues, because no one could use what is
-    /// left of it. `has_ended` is called after the tasks were read, so it knows the token of each of them.
+    /// left of it. `has_ended` is awaited after the tasks were read, so it knows the token of each of them.
     ///
     /// # Errors
     /// A failure of the fabric, or the one of `has_ended`.
     pub async fn end_lost<E: From<Error>>(
         &self,
-        has_ended: impl AsyncFnOnce() -> Result<HasEnded, E>,
+        has_ended: impl Future<Output = Result<HasEnded, E>> + Send,
     ) -> Result<(), E> {
         let all = self.tasks.all().await.map_err(Error::from)?;
         let tasks = all.iter().filter_map(|task| serde_json::from_str::<Task>(task).ok());
@@ -349,13 +348,18 @@ impl TaskRunner {
         if running.is_empty() {
             return Ok(());
         }
-        let has_ended = has_ended().await?;
+        let has_ended = has_ended.await?;
         for task in running.iter().filter(|task| has_ended(&task.client)) {
             match self.cancel(&task.machine, &task.id, "the end of its token").await {
                 Ok(_) | Err(Error::NoSuchTask) => {}
                 Err(error) => return Err(error.into()),
             }
-            tracing::info!(machine = task.machine, task = task.id, by = task.by, "task of an ended token canceled");
+            tracing::info!(
+                machine = task.machine,
+                task = task.id,
+                by = task.by,
+                "task of an ended token canceled"
+            );
         }
         Ok(())
     }

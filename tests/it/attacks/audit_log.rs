@@ -248,13 +248,23 @@ async fn what_a_machine_changes_is_recorded_with_its_label() {
     };
     let shares = find("/hosts/m1.test");
     assert_eq!((&shares["kind"], &shares["method"]), (&json!("change"), &json!("PUT")), "{shares}");
-    assert_eq!(shares["after"]["rules"]["shares"][1], json!({"version_type": "2", "percent": 100}), "{shares}");
+    assert_eq!(
+        shares["after"]["rules"]["shares"][1],
+        json!({"version_type": "2", "percent": 100}),
+        "{shares}"
+    );
     assert_eq!((&shares["before"], &shares["address"]), (&Value::Null, &Value::Null), "{shares}");
-    let id = found.iter().filter_map(|record| record["target"].as_str()).find(|target| target.starts_with("/instances/machine:"));
+    let id = found
+        .iter()
+        .filter_map(|record| record["target"].as_str())
+        .find(|target| target.starts_with("/instances/machine:"));
     let registered = find(id.unwrap());
     assert_eq!(registered["after"]["address"], new.address.to_string(), "{registered}");
     let drained = find("/instances/old-1/drain");
-    assert_eq!((&drained["before"]["state"], &drained["after"]["state"]), (&json!("active"), &json!("draining")));
+    assert_eq!(
+        (&drained["before"]["state"], &drained["after"]["state"]),
+        (&json!("active"), &json!("draining"))
+    );
     let refused = found.iter().find(|record| record["label"] == "bad").unwrap();
     assert_eq!(
         (&refused["kind"], &refused["code"], &refused["status"]),
@@ -269,20 +279,30 @@ async fn changes_are_recorded_with_both_values_and_without_metadata() {
     let bus = Bus::start("audit-values").await;
     let system = &bus.system;
     let receiver = Receiver::start().await;
-    let wanted = |topic: &str| json!({"topics": [topic], "callback": format!("{}/hooks/k-e-y", receiver.url())});
+    let wanted =
+        |topic: &str| json!({"topics": [topic], "callback": format!("{}/hooks/k-e-y", receiver.url())});
     for topic in ["orders", "payments"] {
         let answer = system.api("POST", "/subscription", Some(wanted(topic))).await;
         assert_eq!(answer.status, 204, "{}", answer.text());
     }
     let subscribed = &records(&system, "target=/subscription").await[0];
-    assert_eq!((&subscribed["before"]["topics"], &subscribed["after"]["topics"]), (&json!(["orders"]), &json!(["payments"])));
+    assert_eq!(
+        (&subscribed["before"]["topics"], &subscribed["after"]["topics"]),
+        (&json!(["orders"]), &json!(["payments"]))
+    );
     let secret = json!({"value": "not-for-everyone", "address": "https://a.test/"});
     let target = "/state-machines/own/secrets/KEY";
     assert_eq!(system.api("PUT", target, Some(secret)).await.status, 200);
     assert_eq!(system.api("DELETE", target, None).await.status, 204);
     let secrets = records(&system, &format!("target={target}")).await;
-    assert_eq!((&secrets[1]["before"], &secrets[1]["after"]["address"]), (&Value::Null, &json!("https://a.test/")));
-    assert_eq!((&secrets[0]["before"]["address"], &secrets[0]["after"]), (&json!("https://a.test/"), &Value::Null));
+    assert_eq!(
+        (&secrets[1]["before"], &secrets[1]["after"]["address"]),
+        (&Value::Null, &json!("https://a.test/"))
+    );
+    assert_eq!(
+        (&secrets[0]["before"]["address"], &secrets[0]["after"]),
+        (&json!("https://a.test/"), &Value::Null)
+    );
     // Operations of operators are changes; the metadata of labels is data.
     let yaml = "state_machines:\n  own:\n    states: [{gate: asked, exit_condition: metadata.go, triggers: [{metadata: go}], \
         next: done}, {gate: done}]\n";

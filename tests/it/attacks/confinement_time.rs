@@ -166,7 +166,8 @@ async fn the_tasks_of_a_revoked_token_end() {
         system.api_at(system.pacemaker, method, target, body).await
     };
     let plan = Request::new("POST", "admin", "/state-machines/own/plan").token(&system.token);
-    let plan = plan.header("Content-Type", "application/yaml").body(yaml).send(system.pacemaker).await.unwrap();
+    let plan =
+        plan.header("Content-Type", "application/yaml").body(yaml).send(system.pacemaker).await.unwrap();
     let plan = json!({"plan": plan.json()["plan"]});
     assert_eq!(api("POST", "/state-machines/own/apply", Some(plan)).await.status, 200);
     let labels: Vec<Value> = (0..200).map(|n| json!({"name": format!("l{n:03}"), "metadata": {}})).collect();
@@ -185,7 +186,8 @@ async fn the_tasks_of_a_revoked_token_end() {
         assert_eq!(started.status, 202, "{}", started.text());
         started.json()["id"].as_str().unwrap().to_owned()
     };
-    let (of_revoked, of_kept, of_expiring) = (start(&revoked).await, start(&kept).await, start(&expiring).await);
+    let (of_revoked, of_kept, of_expiring) =
+        (start(&revoked).await, start(&kept).await, start(&expiring).await);
     let state = async |id: &str| {
         let task = api("GET", &format!("/state-machines/own/tasks/{id}"), None).await.json();
         task["state"].as_str().unwrap().to_owned()

@@ -189,8 +189,7 @@ const ANYONE: &[&str] = &[
 ];
 
 /// Scopes of all tokens of these tests: only their lists confine them. Root alone has more.
-const SCOPES: [&str; 8] =
-    ["routes", "publish", "subscribe", "queues", "facts", "machines", "read", "audit"];
+const SCOPES: [&str; 8] = ["routes", "publish", "subscribe", "queues", "facts", "machines", "read", "audit"];
 
 async fn ask(system: &System, token: &str, method: &str, target: &str, body: Option<&Value>) -> Response {
     // The sidecar answers statistics only through the admin listener.
@@ -277,9 +276,14 @@ fn foreign(path: &str) -> String {
 /// What the other tenant has, as root sees it.
 async fn possessions(system: &System) -> Vec<Value> {
     let mut all = Vec::new();
-    for target in
-        ["/hosts/b.test", "/instances/theirs", "/queues/all", "/state-machines/other", "/subscriptions", "/topics"]
-    {
+    for target in [
+        "/hosts/b.test",
+        "/instances/theirs",
+        "/queues/all",
+        "/state-machines/other",
+        "/subscriptions",
+        "/topics",
+    ] {
         let mut answer = system.api("GET", target, None).await.json();
         // They change by themselves.
         for member in ["live", "lease_expires_ms", "in_flight", "health_since_ms", "events", "instances"] {
@@ -299,7 +303,8 @@ const OTHER: &str = "state_machines:\n  other:\n    states: [{gate: asked, exit_
 async fn start(name: &str) -> (System, App) {
     let system = System::with(name, |builder| builder.pacemaker("bus", receiver::allowed())).await;
     let app = App::start("theirs").await;
-    let instance = json!({"address": app.address.to_string(), "hostnames": ["b.test"], "version_type_id": "shop-7"});
+    let instance =
+        json!({"address": app.address.to_string(), "hostnames": ["b.test"], "version_type_id": "shop-7"});
     let put = system.api("PUT", "/instances/theirs?wait=20s", Some(instance)).await;
     assert_eq!(put.status, 201, "{}", put.text());
     system.api("PUT", "/queues/all", Some(json!({"pattern": ".*"}))).await;
@@ -325,7 +330,8 @@ async fn every_operation_is_closed_to_tokens_that_are_confined_by_another_list()
     let mut operations = BTreeSet::new();
     for (path, methods) in document["paths"].as_object().unwrap() {
         let methods = methods.as_object().unwrap().keys().filter(|name| !name.starts_with("x-"));
-        let methods = methods.filter(|name| ["get", "put", "post", "patch", "delete"].contains(&name.as_str()));
+        let methods =
+            methods.filter(|name| ["get", "put", "post", "patch", "delete"].contains(&name.as_str()));
         operations.extend(methods.map(|method| format!("{} {path}", method.to_uppercase())));
     }
     let listed: Vec<&str> = rows.iter().flat_map(|(_, row)| row.iter().copied()).collect();

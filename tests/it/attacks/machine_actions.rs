@@ -193,9 +193,10 @@ async fn create(system: &System, token: &str, label: &str, metadata: Value) -> V
 #[tokio::test(flavor = "multi_thread")]
 async fn an_action_that_is_refused_in_part_has_changed_nothing() {
     let system = start("attack-retire", &[]).await;
-    for (id, hosts, address) in
-        [("both-9", json!(["m1.test", "m2.test"]), "127.0.0.1:7001"), ("one-9", json!(["m1.test"]), "127.0.0.1:7002")]
-    {
+    for (id, hosts, address) in [
+        ("both-9", json!(["m1.test", "m2.test"]), "127.0.0.1:7001"),
+        ("one-9", json!(["m1.test"]), "127.0.0.1:7002"),
+    ] {
         let body = json!({"address": address, "hostnames": hosts, "version_type_id": "9"});
         let put = call(&system, &system.token, "PUT", &format!("/instances/{id}"), &body).await;
         assert_eq!(put.status, 201, "{}", put.text());
@@ -226,17 +227,24 @@ async fn a_canary_keeps_access_and_paths_that_lead_to_hosts_of_others() {
     });
     let put = call(&system, &system.token, "PUT", "/hosts/m1.test", &policy).await;
     assert_eq!(put.status, 200, "{}", put.text());
-    let team = token(&system, "team", json!({"scopes": ["machines", "routes"], "machines": ["m"], "hosts": ["m1.test"]})).await;
+    let team = token(
+        &system,
+        "team",
+        json!({"scopes": ["machines", "routes"], "machines": ["m"], "hosts": ["m1.test"]}),
+    )
+    .await;
     let yaml = changing("shares: [{version_type: \"1\", percent: 90}, {version_type: \"2\", percent: 10}]");
     let applied = apply(&system, &team, "m", &yaml).await;
     assert_eq!(applied.status, 200, "{}", applied.text());
     let label = create(&system, &system.token, "l", json!({})).await;
     assert_eq!((&label["state"], &label["error"]), (&json!("done"), &Value::Null), "{label}");
-    let rules = call(&system, &system.token, "GET", "/hosts/m1.test", &Value::Null).await.json()["rules"].clone();
+    let rules =
+        call(&system, &system.token, "GET", "/hosts/m1.test", &Value::Null).await.json()["rules"].clone();
     assert_eq!(rules["shares"][1], json!({"version_type": "2", "percent": 10}), "{rules}");
     assert_eq!((&rules["access"], &rules["paths"]), (&policy["access"], &policy["paths"]), "{rules}");
     // The author still cannot lead requests there.
-    let refused = call(&system, &team, "PUT", "/hosts/m1.test/paths", &json!({"paths": policy["paths"]})).await;
+    let refused =
+        call(&system, &team, "PUT", "/hosts/m1.test/paths", &json!({"paths": policy["paths"]})).await;
     assert_eq!((refused.status, &refused.json()["code"]), (403, &json!("host_not_allowed")));
     system.stop().await;
 }
@@ -251,7 +259,8 @@ async fn instances_of_a_machine_are_counted_for_its_author() {
     assert_eq!(call(&system, &team, "PUT", "/instances/own", &body).await.status, 201);
     let yaml = changing("register: {version_type: \"1\", instances: <metadata.instances>}");
     assert_eq!(apply(&system, &team, "m", &yaml).await.status, 200);
-    let label = create(&system, &system.token, "l", json!({"instances": ["127.0.0.1:7002", "127.0.0.1:7003"]})).await;
+    let label =
+        create(&system, &system.token, "l", json!({"instances": ["127.0.0.1:7002", "127.0.0.1:7003"]})).await;
     assert!(rejection(&label).contains("limit"), "the limit of the token is not reached: {label}");
     let listed = call(&system, &team, "GET", "/instances", &Value::Null).await.json();
     assert_eq!(listed["instances"].as_array().unwrap().len(), 2, "{listed}");
@@ -264,7 +273,9 @@ async fn another_author_of_the_same_definition_changes_what_the_machine_may_do()
     let wanted = json!({"scopes": ["machines", "routes"], "hosts": ["m1.test"], "machines": ["m"], "version_types": ["a-*"]});
     let team = token(&system, "team", wanted).await;
     let yaml = changing("register: {version_type: <metadata.version>, instances: [\"127.0.0.1:7002\"]}");
-    let by = async || call(&system, &system.token, "GET", "/state-machines/m", &Value::Null).await.json()["by"].clone();
+    let by = async || {
+        call(&system, &system.token, "GET", "/state-machines/m", &Value::Null).await.json()["by"].clone()
+    };
     assert_eq!(apply(&system, &team, "m", &yaml).await.json()["version"], 1);
     assert_eq!(by().await, "team");
     let label = create(&system, &system.token, "refused", json!({"version": "shop-7"})).await;

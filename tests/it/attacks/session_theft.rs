@@ -124,9 +124,15 @@ async fn only_the_authenticating_proxy_can_vouch_for_a_person() {
         403
     );
     // A person who is called as a group is not in it, and a group that is called as a person is not this person.
-    for (person, group) in [("mallory", "dev"), ("operators", "staff"), ("mallory", "alice"), ("group:operators", "dev")] {
+    for (person, group) in
+        [("mallory", "dev"), ("operators", "staff"), ("mallory", "alice"), ("group:operators", "dev")]
+    {
         let unknown = as_person("GET", "/instances", &[secret, (user, person), (groups, group)]).await;
-        assert_eq!((unknown.status, &unknown.json()["code"]), (403, &"unknown_person".into()), "{person} {group}");
+        assert_eq!(
+            (unknown.status, &unknown.json()["code"]),
+            (403, &"unknown_person".into()),
+            "{person} {group}"
+        );
     }
     // Without the secret, with a wrong one, or with a header twice, no person is accepted.
     for headers in [

@@ -86,7 +86,9 @@ impl TryFrom<String> for Mapping {
         let form = "`user:NAME=TOKEN-NAME`, `group:NAME=TOKEN-NAME` or `*=TOKEN-NAME`";
         // The name of a token contains no `=`.
         let (who, token) = match text.rsplit_once('=') {
-            Some((who, token)) if !who.trim().is_empty() && !token.trim().is_empty() => (who.trim(), token.trim()),
+            Some((who, token)) if !who.trim().is_empty() && !token.trim().is_empty() => {
+                (who.trim(), token.trim())
+            }
             _ => return Err(format!("`{text}` must have the form {form}")),
         };
         if token == "root" {
@@ -283,7 +285,8 @@ impl Sessions {
         let groups: Vec<&str> = groups.map(str::trim).collect();
         let mapping = self.options.proxy_tokens.iter().find(|mapping| mapping.fits(person, &groups));
         let mapping = mapping.ok_or_else(|| {
-            let detail = format!("neither `{person}` nor one of its groups is listed in `login.proxy_tokens`");
+            let detail =
+                format!("neither `{person}` nor one of its groups is listed in `login.proxy_tokens`");
             Problem::forbidden("unknown_person", detail)
         })?;
         let csrf = csrf(&format!("{}\0{person}", digest(&String::from_utf8_lossy(secret.as_bytes()))));

@@ -131,9 +131,7 @@ impl Actions {
                 render::Request::Webhook { url, body } => {
                     self.webhook((machine, action), (&url, place), body.to_string(), &token).await
                 }
-                render::Request::Route(change) => {
-                    route::apply(self, version, label, change).await.into()
-                }
+                render::Request::Route(change) => route::apply(self, version, label, change).await.into(),
                 render::Request::Publish { topic, kind, url, data } => {
                     self.publish(version, (&topic, &kind, url), data.as_ref(), token).await.into()
                 }

@@ -91,7 +91,10 @@ impl Failure {
             Self::Permanent(why) => return (None, Outcome::permanent(why)),
             Self::Refused(code, why) => return (Some(code), Outcome::permanent(why)),
             Self::Unrecorded => {
-                return (None, Outcome::failed("the change cannot be recorded in the audit log at the moment"));
+                return (
+                    None,
+                    Outcome::failed("the change cannot be recorded in the audit log at the moment"),
+                );
             }
             Self::Route(error) => error,
         };
@@ -181,7 +184,8 @@ impl By<'_> {
         let Judged { host, shares, instances, retire } = self.judge(route).await?;
         if let Some(shares) = shares {
             let AlteredPolicy { before, after, .. } = routes.replace_shares(caller, &host, &shares).await?;
-            let values = [before.as_ref(), Some(&after)].map(|policy| policy.map(|policy| shown(&host, policy)));
+            let values =
+                [before.as_ref(), Some(&after)].map(|policy| policy.map(|policy| shown(&host, policy)));
             self.recorded(SET_POLICY, format!("/hosts/{host}"), values).await?;
         }
         for (id, spec) in instances {

@@ -44,7 +44,10 @@ async fn labels_of_removed_states_are_moved_by_the_map() {
     let unmapped = world.machines.applier.apply(&new, 1, &Author::operator(), &none).await;
     assert!(matches!(unmapped, Err(Error::Unmapped(states)) if states == ["second"]));
     let nowhere = BTreeMap::from([("second".to_owned(), "nowhere".to_owned())]);
-    assert!(matches!(world.machines.applier.apply(&new, 1, &Author::operator(), &nowhere).await, Err(Error::BadMap(_))));
+    assert!(matches!(
+        world.machines.applier.apply(&new, 1, &Author::operator(), &nowhere).await,
+        Err(Error::BadMap(_))
+    ));
     assert!(matches!(
         world.machines.applier.apply(&new, 0, &Author::operator(), &map()).await,
         Err(Error::DefinitionChanged)
@@ -152,7 +155,10 @@ async fn labels_follow_a_changed_zone_of_an_unchanged_state() {
         (preview.states.changed, preview.changed),
         (vec!["other".to_owned()], vec!["feeds.crm".to_owned()])
     );
-    assert_eq!(world.machines.applier.apply(&own, 1, &Author::operator(), &BTreeMap::new()).await.unwrap().version, 2);
+    assert_eq!(
+        world.machines.applier.apply(&own, 1, &Author::operator(), &BTreeMap::new()).await.unwrap().version,
+        2
+    );
     assert_eq!(world.label("a").await.zones.join(" "), "Asia/Tokyo");
     let found = world.machines.inspector.checker.check(crate::CheckCursor::default()).await.unwrap().findings;
     assert_eq!(found, [], "its sweep exists");

@@ -244,12 +244,15 @@ impl<'a> Mortals<'a> {
     /// Applies a definition. An apply with an unknown outcome may be under way; then another pacemaker finishes it.
     async fn apply(&mut self, yaml: &str, base: u64, map: &BTreeMap<String, String>) {
         let definition = machine(yaml);
-        let apply =
-            async |machines: &Machines| match machines.applier.apply(&definition, base, &Author::operator(), map).await {
-                Ok(_) => Ok(()),
-                Err(Error::ApplyUnderWay | Error::DefinitionChanged) => machines.applier.finish_all().await,
-                Err(error) => Err(error),
-            };
+        let apply = async |machines: &Machines| match machines
+            .applier
+            .apply(&definition, base, &Author::operator(), map)
+            .await
+        {
+            Ok(_) => Ok(()),
+            Err(Error::ApplyUnderWay | Error::DefinitionChanged) => machines.applier.finish_all().await,
+            Err(error) => Err(error),
+        };
         self.insist("apply", apply).await;
     }
 

@@ -56,7 +56,8 @@ async fn labels_stay_on_their_version_until_they_leave_the_states_that_keep_it()
     assert_eq!(world.label("a").await.kept, Some(1));
     // No map is needed for `pay`, and none is accepted.
     let mapped = BTreeMap::from([("pay".to_owned(), "ship".to_owned())]);
-    let refused = world.machines.applier.apply(&machine(NEW), 1, &Author::operator(), &mapped).await.unwrap_err();
+    let refused =
+        world.machines.applier.apply(&machine(NEW), 1, &Author::operator(), &mapped).await.unwrap_err();
     assert!(refused.to_string().contains("stay on their version"), "{refused}");
     let none = BTreeMap::new();
     let applied = world.machines.applier.apply(&machine(NEW), 1, &Author::operator(), &none).await.unwrap();

@@ -87,7 +87,12 @@ async fn assumptions_are_forgotten_after_a_lost_connection() {
     world
         .machines
         .applier
-        .apply(&machine(&DAILY.replace("metadata.go", "metadata.stop")), 1, &Author::operator(), &BTreeMap::new())
+        .apply(
+            &machine(&DAILY.replace("metadata.go", "metadata.stop")),
+            1,
+            &Author::operator(),
+            &BTreeMap::new(),
+        )
         .await
         .unwrap();
     send_update(&other, "a", &json!({"x": 2})).await;
@@ -102,7 +107,12 @@ async fn assumptions_are_forgotten_after_a_lost_connection() {
     world
         .machines
         .applier
-        .apply(&machine(&DAILY.replace("metadata.go", "metadata.x = 3")), 1, &Author::operator(), &BTreeMap::new())
+        .apply(
+            &machine(&DAILY.replace("metadata.go", "metadata.x = 3")),
+            1,
+            &Author::operator(),
+            &BTreeMap::new(),
+        )
         .await
         .unwrap();
     other.label_store.forget_assumptions();

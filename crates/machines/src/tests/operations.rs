@@ -34,7 +34,8 @@ impl World {
 
     /// Runs a task to its end.
     async fn task(&self, operation: Operation, filter: Filter) -> crate::Task {
-        let task = self.machines.tasks.start(M, operation, filter, None, ("ada", "@ada"), None).await.unwrap();
+        let task =
+            self.machines.tasks.start(M, operation, filter, None, ("ada", "@ada"), None).await.unwrap();
         self.work_off().await;
         self.machines.tasks.get(M, &task.id).await.unwrap()
     }
@@ -79,8 +80,12 @@ async fn a_gate_is_evaluated_on_request() {
 async fn the_same_definition_makes_no_version() {
     let world = World::new(GATES).await;
     let commented = format!("# Another layout.\n{GATES}");
-    let applied =
-        world.machines.applier.apply(&machine(&commented), 1, &Author::operator(), &BTreeMap::new()).await.unwrap();
+    let applied = world
+        .machines
+        .applier
+        .apply(&machine(&commented), 1, &Author::operator(), &BTreeMap::new())
+        .await
+        .unwrap();
     assert_eq!((applied.version, applied.changed), (1, false));
     assert_eq!(world.apply(&GATES.replace("= 2", "= 3"), 1).await, 2);
 }
@@ -264,7 +269,8 @@ async fn a_task_with_a_rate_can_be_canceled_between_its_pages() {
         world.create(&format!("l{n:03}"), json!({})).await;
     }
     let tasks = &world.machines.tasks;
-    let task = tasks.start(M, Operation::Suspend, Filter::default(), Some(10), ("ada", "@ada"), None).await.unwrap();
+    let task =
+        tasks.start(M, Operation::Suspend, Filter::default(), Some(10), ("ada", "@ada"), None).await.unwrap();
     world.work_off().await;
     let first = tasks.get(M, &task.id).await.unwrap();
     // Labels of the next page are not counted, neither as checked nor for the rate.
@@ -296,7 +302,12 @@ async fn a_machine_is_deleted_with_its_labels_and_its_name_can_be_used_again() {
     assert!(world.machines.definitions.names().await.unwrap().is_empty());
     assert_eq!(world.machines.records.count_states(M, &["asked", "done"]).await.unwrap(), [0, 0]);
     // Numbers of versions and visits continue, so nothing that others remember of the old machine fits the new one.
-    let applied = world.machines.applier.apply(&machine(GATES), 0, &Author::operator(), &BTreeMap::new()).await.unwrap();
+    let applied = world
+        .machines
+        .applier
+        .apply(&machine(GATES), 0, &Author::operator(), &BTreeMap::new())
+        .await
+        .unwrap();
     assert_eq!(applied.version, 2);
     let created = world.machines.labels.create(M, "l001", &json!({}), true, None).await.unwrap();
     assert_eq!(created.visit, 2);
@@ -316,7 +327,8 @@ async fn a_repeated_deletion_of_a_machine_does_not_delete_a_machine_that_was_cre
     assert_eq!((repeat.id, repeat.state), (first.id, TaskState::Done));
     assert_eq!(world.machines.definitions.current(M).await.unwrap().number, 2);
     // The key belongs to the whole request.
-    let other = tasks.start(M, Operation::Suspend, Filter::default(), None, ("ada", "@ada"), Some("k1")).await;
+    let other =
+        tasks.start(M, Operation::Suspend, Filter::default(), None, ("ada", "@ada"), Some("k1")).await;
     assert!(matches!(other, Err(Error::Conflict)), "{other:?}");
 }
 

@@ -1,7 +1,7 @@
 //! Labels whose calls wait for a place among the outgoing calls of the process.
 
-use signalbox_access::Author;
 use serde_json::json;
+use signalbox_access::Author;
 use signalbox_egress::{Budget, Calls, Limits};
 use signalbox_testkit::eventually;
 

@@ -326,9 +326,7 @@ impl Registry {
     }
 
     async fn check_instance_limit(&self, spec: &Spec, before: Option<&Desired>) -> Result<(), Error> {
-        let new = |name: &&Hostname| {
-            before.is_none_or(|before| !before.spec.hostnames.contains(name))
-        };
+        let new = |name: &&Hostname| before.is_none_or(|before| !before.spec.hostnames.contains(name));
         let added: Vec<_> = spec.hostnames.iter().filter(new).cloned().collect();
         if added.is_empty() {
             return Ok(());

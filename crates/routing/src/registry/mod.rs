@@ -19,7 +19,8 @@ use super::{Error, Store, Stored};
 use crate::metrics::Metrics;
 use signalbox_access::Caller;
 use signalbox_route_table::{
-    AddressRules, Explanation, Hostname, InstanceId, Leads, Question, Record, RequestPath, candidates, explain, leads_to,
+    AddressRules, Explanation, Hostname, InstanceId, Leads, Question, Record, RequestPath, candidates,
+    explain, leads_to,
 };
 
 pub use instances::DrainedNode;

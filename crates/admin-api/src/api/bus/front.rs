@@ -107,7 +107,10 @@ impl Front {
             })
             .collect();
         let of_bus = self.handle.api_tokens().await?;
-        let of_bus = of_bus.into_iter().map(|(client, token)| (client, token.valid(now_ms).next().is_some())).collect();
+        let of_bus = of_bus
+            .into_iter()
+            .map(|(client, token)| (client, token.valid(now_ms).next().is_some()))
+            .collect();
         Ok(Validity { named, of_bus })
     }
 
@@ -223,7 +226,9 @@ impl Validity {
     /// That of a client. Root and Signalbox's own clients are always valid.
     pub(crate) fn of(&self, client: &str) -> Valid {
         let known = match self.of_bus.get(client) {
-            None if client.starts_with('@') && client != Caller::root().bus_client() => self.named.get(client),
+            None if client.starts_with('@') && client != Caller::root().bus_client() => {
+                self.named.get(client)
+            }
             None => return Valid::Yes,
             known => known,
         };

@@ -125,7 +125,8 @@ async fn apply(
 /// A client can let a machine do only what the client itself is allowed to do. The machine checks it again whenever it acts, because
 /// hosts and version types can come from metadata; what the definition names is rejected here.
 fn allowed(caller: &Caller, machine: &Machine) -> Result<(), Problem> {
-    let calls = || machine.states().iter().filter_map(signalbox_machine::State::action).map(|action| &action.call);
+    let calls =
+        || machine.states().iter().filter_map(signalbox_machine::State::action).map(|action| &action.call);
     let routes = calls().any(|call| matches!(call, Call::Route(_)));
     let publishes = calls().any(|call| matches!(call, Call::Publish(_)));
     let reads = machine.feeds().iter().any(|feed| matches!(feed.source, FeedSource::Stats(_)));

@@ -19,12 +19,12 @@ use super::{
     params::{LabelName, MachineName},
     views::{changed, moment},
 };
+use crate::api::bus::Front;
 use crate::http::{
     App, Problem,
     body::{Body, Json, Query},
     path::Path,
 };
-use crate::api::bus::Front;
 use signalbox_access::Tokens;
 use signalbox_api::machines::{Changed, LabelFilter, LabelOperation, NewTask, Task, Tasks};
 use signalbox_machines::{Filter, Handle, HasEnded, Job, MAX_RATE, Operation, Status};
@@ -42,20 +42,18 @@ impl Body for NewTask {}
 
 /// Ends the tasks of clients whose tokens were deleted or have expired.
 pub async fn end_lost_tasks(machines: &Handle, front: &Front, tokens: &Tokens) -> Result<(), Problem> {
-    machines
-        .tasks
-        .end_lost(async || {
-            let validity = front.validity(tokens).await?;
-            Ok(Box::new(move |client: &str| validity.has_ended(client)) as HasEnded)
-        })
-        .await
+    let has_ended = async {
+        let validity = front.validity(tokens).await?;
+        Ok(Box::new(move |client: &str| validity.has_ended(client)) as HasEnded)
+    };
+    machines.tasks.end_lost(has_ended).await
 }
 
 /// Ends the tasks of a client whose token was deleted.
 pub(crate) async fn end_tasks_of(app: &App, client: &str) -> Result<(), Problem> {
     let client = client.to_owned();
     let is_client: HasEnded = Box::new(move |other| other == client);
-    app.machines.tasks.end_lost(async || Ok(is_client)).await
+    app.machines.tasks.end_lost(async { Ok(is_client) }).await
 }
 
 /// The words of operations.
