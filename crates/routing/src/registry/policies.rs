@@ -105,7 +105,7 @@ impl Registry {
     ) -> Result<AlteredPolicy, Error> {
         check_names(caller, std::slice::from_ref(hostname))?;
         self.alter_policy(caller, hostname, None, |before| {
-            Policy { shares: Some(shares.to_vec()), ..before.cloned().unwrap_or_default() }.check()
+            with(before.cloned(), shares)
         })
         .await
     }
@@ -118,8 +118,8 @@ impl Registry {
         shares: &[Share],
     ) -> Result<(), Error> {
         check_names(caller, std::slice::from_ref(hostname))?;
-        let before = self.store.policy(hostname).await?.map(|wanted| wanted.value).unwrap_or_default();
-        Policy { shares: Some(shares.to_vec()), ..before }.check()?;
+        let before = self.store.policy(hostname).await?.map(|wanted| wanted.value);
+        with(before, shares)?;
         Ok(())
     }
 
@@ -169,6 +169,13 @@ impl Registry {
             }
         }
     }
+}
+
+/// A policy with other shares.
+fn with(before: Option<Policy>, shares: &[Share]) -> Result<Policy, Invalid> {
+    let mut policy = before.unwrap_or_default();
+    policy.shares = Some(shares.to_vec());
+    policy.check()
 }
 
 /// Checks the hosts to which the policy of `hostname` leads. A caller can lead requests only to hosts that it may

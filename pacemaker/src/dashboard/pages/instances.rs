@@ -22,7 +22,7 @@ use crate::{
 };
 use signalbox_access::Scope;
 use signalbox_route_table::{Hostname, InstanceId, Label, State};
-use signalbox_routing::{Error, Live, Stored, in_flight};
+use signalbox_routing::{Live, Stored, in_flight};
 
 /// Instances that are read by one call, and for one page.
 const CHUNK: usize = 500;

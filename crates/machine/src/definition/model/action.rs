@@ -109,7 +109,7 @@ impl Call {
         let Self::Route(template) = self else { return None };
         match template.get("register")?.get("version_type")? {
             Template::Text(text) => text.constant().map(str::to_owned),
-            Template::Constant(number @ Json::Number(_)) => Some(number.to_string()),
+            Template::Constant(number @ serde_json::Value::Number(_)) => Some(number.to_string()),
             _ => None,
         }
     }
