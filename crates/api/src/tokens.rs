@@ -58,7 +58,7 @@ pub enum StatisticsAccess {
     Confined(&'static str),
 }
 
-/// Decides whether a token with these scopes reads statistics; `has_list` tells which of [`LISTS`] it has. Statistics are counted by
+/// Decides whether a token with these scopes reads statistics; `has_list` returns whether it has one of [`LISTS`]. Statistics are counted by
 /// version type, and by groups of them, across hosts and environments. They cannot be divided between tenants, so a token with any
 /// list reads none: neither from the sidecar nor through the feed of a state machine.
 pub fn statistics_access<'a>(

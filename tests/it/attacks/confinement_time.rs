@@ -207,6 +207,6 @@ async fn the_tasks_of_a_revoked_token_end() {
         })
         .await;
     }
-    assert_eq!(state(&of_kept).await, "running", "another token's task goes on");
+    assert_eq!(state(&of_kept).await, "running", "another token's task continues");
     system.stop().await;
 }

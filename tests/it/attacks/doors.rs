@@ -559,7 +559,7 @@ async fn clear(system: &System) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_machine_is_no_other_door_than_the_api() {
+async fn a_machine_has_no_effect_that_the_api_refuses_its_author() {
     let (system, _app) = start("doors-machines").await;
     let document = system.api("GET", "/openapi.json", None).await.json();
     let rows = effects();

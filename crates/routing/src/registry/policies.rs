@@ -104,10 +104,7 @@ impl Registry {
         shares: &[Share],
     ) -> Result<AlteredPolicy, Error> {
         check_names(caller, std::slice::from_ref(hostname))?;
-        self.alter_policy(caller, hostname, None, |before| {
-            with(before.cloned(), shares)
-        })
-        .await
+        self.alter_policy(caller, hostname, None, |before| with(before.cloned(), shares)).await
     }
 
     /// Checks whether [`Self::replace_shares`] would accept these shares now. Changes nothing.
