@@ -5,7 +5,7 @@ use std::{ops::Deref, sync::Arc};
 use axum::http::StatusCode;
 use parking_lot::Mutex;
 use serde::Deserialize;
-use signalbox_access::{AuditLog, Caller, Tokens, digest};
+use signalbox_access::{Caller, Tokens, digest};
 use signalbox_acme::Acme;
 use signalbox_bus::intake;
 use signalbox_certificates::Certificates;
@@ -25,14 +25,13 @@ use crate::{
     },
     http::{
         Problem,
-        audit::ClientAddress,
+        audit::{AuditTrail, ClientAddress},
         cursor::Cursors,
         metrics::Metrics,
         rates::Rates,
         session::{Holder, Session, Sessions},
         slots::Slots,
     },
-    own_events::OwnEvents,
 };
 
 /// Requests with `wait` on one pacemaker, and of one token.
@@ -65,9 +64,7 @@ pub struct Parts {
     /// Failed attempts to authenticate.
     pub attempts: Mutex<Attempts>,
     /// Records of changes and log-ins.
-    pub audit: AuditLog,
-    /// Signalbox's own events.
-    pub own_events: OwnEvents,
+    pub audit: AuditTrail,
     /// Instances and policies.
     pub registry: Registry,
     /// Certificates of server names.

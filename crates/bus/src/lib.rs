@@ -165,7 +165,7 @@ pub use backend::{Backend, WantedBackend};
 pub use change::{Change, Index, Log};
 pub use clients::ApiToken;
 pub use dead::{DeadLetter, Page};
-pub use deliver::{BatchContents, Delivered, Deliverer, Webhooks, rendered};
+pub use deliver::{BatchContents, Delivered, Deliverer, Webhooks, rendered_for};
 pub use error::{Error, Limit, Refusal};
 pub use event::{Delay, Event, EventId, Gap, ID_EPOCH_MS, IDS_PER_MS, Kind, NewEvent, NewMessage, shard_of};
 pub use handle::{Handle, NewGroup};

@@ -11,6 +11,7 @@ use std::{
 
 use parking_lot::RwLock;
 use serde::{Deserialize, Serialize};
+use signalbox_access::{Author, Denied, Effect};
 use signalbox_machine::{
     Machine,
     definition::{self, Refused},
@@ -39,6 +40,8 @@ pub struct Version {
     pub machine: Arc<Machine>,
     /// Which machine of this name it belongs to: a machine that was deleted and applied again has another origin.
     pub(crate) origin: Arc<str>,
+    /// Who applied it, and what the machine may do for that reason.
+    pub(crate) author: Arc<Author>,
     /// The active version, if this is an earlier one that a label stays on.
     pub(crate) active: Option<Arc<Version>>,
 }
@@ -47,6 +50,24 @@ impl Version {
     /// The active version: this one, or a later one.
     pub(crate) fn active(&self) -> &Self {
         self.active.as_deref().unwrap_or(self)
+    }
+
+    /// The name of the token that applied it.
+    pub fn by(&self) -> &str {
+        &self.author.name
+    }
+
+    /// Whether the machine may have an effect, because its author may.
+    ///
+    /// # Errors
+    /// What forbids it.
+    pub(crate) fn may(&self, effect: Effect) -> Result<(), Denied> {
+        self.author.caller().may(effect)
+    }
+
+    /// Why the machine may not have an effect, for people.
+    pub(crate) fn why_not(&self, denied: &Denied) -> String {
+        format!("{} applied the definition and may not do this: {denied}", self.by())
     }
 
     /// Whether labels in the state stay on this version. The active version may not have the state.
@@ -107,8 +128,9 @@ impl Default for AllStates {
 pub struct StoredVersion {
     /// When it was applied, Unix milliseconds.
     pub at_ms: u64,
-    /// The token that applied it.
-    pub by: String,
+    /// Who applied it.
+    #[serde(flatten)]
+    pub author: Author,
     /// The digest of the source.
     pub hash: String,
     /// The same for all versions since the machine was created.
@@ -346,7 +368,8 @@ impl Definitions {
         }
         let stored = self.stored(machine, shard, number).await?.ok_or(Error::NoSuchVersion)?;
         let machine_read = parse_stored(machine, stored.source).await?;
-        let version = Version { number, machine: machine_read, origin: stored.origin.into(), active: None };
+        let (origin, author) = (stored.origin.into(), Arc::new(stored.author));
+        let version = Version { number, machine: machine_read, origin, author, active: None };
         let mut known = self.known.write();
         let kept = known.versions.entry(machine.to_owned()).or_default();
         kept.push(version.clone());
@@ -422,7 +445,7 @@ impl Definitions {
         machine: &Machine,
         base: u64,
         mark: &str,
-        (at_ms, by): (u64, &str),
+        (at_ms, author): (u64, &Author),
         map: &BTreeMap<String, String>,
     ) -> Result<Applying, Error> {
         let origin = match base {
@@ -437,7 +460,7 @@ impl Definitions {
         let stored = StoredVersion {
             at_ms,
             origin,
-            by: by.to_owned(),
+            author: author.clone(),
             hash: machine.hash().to_owned(),
             source: machine.source().to_string(),
         };

@@ -21,6 +21,7 @@ use futures_util::{StreamExt as _, stream};
 use parking_lot::Mutex;
 use serde::Deserialize;
 use serde_json::Value;
+use signalbox_access::Effect;
 use signalbox_bus::{self as bus, Event, EventId, Logged};
 use signalbox_machine::{
     definition::{EventPath, Input},
@@ -239,6 +240,9 @@ impl Inputs {
             }
             before = id.0;
             let Some(version) = governs.and_then(|version| page.versions.get(&version)) else { continue };
+            if version.may(Effect::Listen).is_err() {
+                continue;
+            }
             let inputs = (0..).zip(version.machine.inputs());
             let Ok(event) = Event::from_log(entry) else { continue };
             for (number, input) in inputs.filter(|(_, input)| *input.topic == *event.topic) {

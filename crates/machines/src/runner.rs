@@ -210,7 +210,7 @@ impl Runner {
         let (mut needs, mut record, mut version) = (first, record.clone(), version.clone());
         for _ in 0..MAX_FEEDS {
             if let Some(feed) = needs.take() {
-                let asked = self.feeds.ask(&mut answers, &version.machine, label, &record.metadata, &feed);
+                let asked = self.feeds.ask(&mut answers, &version, label, &record.metadata, &feed);
                 if !asked.await {
                     return Err(Error::Contended);
                 }
@@ -253,7 +253,7 @@ impl Runner {
         (moved, place): (usize, Option<Place>),
     ) -> Option<Done> {
         let began = Instant::now();
-        let attempted = self.actions.perform((&version.machine, label), record, place).await;
+        let attempted = self.actions.perform((version, label), record, place).await;
         self.metrics.acted(&attempted.outcome);
         self.give_back(machine, label, record, version).await;
         let entry = logged(record, &attempted, began.elapsed());

@@ -27,6 +27,9 @@ use crate::{
     store::{Due, DueSet, Index, Records, Tasks, Versions},
 };
 
+/// Whether the tokens of a client have ended.
+pub type HasEnded = Box<dyn Fn(&str) -> bool + Send + Sync>;
+
 /// Labels of a page.
 const PAGE: usize = 100;
 /// Records that a scan reads together.
@@ -88,8 +91,11 @@ pub struct Task {
     pub filter: Filter,
     /// Labels per second at most.
     pub rate: Option<u32>,
-    /// The client that started it.
+    /// The name of the token that started it.
     pub by: String,
+    /// The client with this token, as the event bus identifies clients. The task ends with the token.
+    #[serde(default)]
+    pub client: String,
     /// Whether it runs.
     pub state: TaskState,
     /// When it was started, Unix milliseconds.
@@ -153,7 +159,7 @@ impl TaskRunner {
         operation: Operation,
         filter: Filter,
         rate: Option<u32>,
-        by: &str,
+        (by, client): (&str, &str),
         key: Option<&str>,
     ) -> Result<Task, Error> {
         if let Operation::Move { to } = &operation
@@ -166,7 +172,7 @@ impl TaskRunner {
         let id = new_id(machine, by, key);
         let job = Job::Each(operation);
         match self.get(machine, &id).await {
-            Err(Error::NoSuchTask) => self.store_new(id, machine, job, filter, rate, by).await,
+            Err(Error::NoSuchTask) => self.store_new(id, machine, (job, filter), rate, (by, client)).await,
             Ok(task) if (&task.job, &task.filter, task.rate) == (&job, &filter, rate) => {
                 if task.state == TaskState::Running {
                     self.due.ensure(0, &member(&task), task.updated_ms).await?;
@@ -209,7 +215,12 @@ impl TaskRunner {
     /// # Errors
     /// [`Error::NoSuchMachine`], [`Error::ApplyUnderWay`], [`Error::TooManyTasks`], [`Error::Conflict`], or a failure of the
     /// fabric.
-    pub async fn delete_machine(&self, machine: &str, by: &str, key: Option<&str>) -> Result<Task, Error> {
+    pub async fn delete_machine(
+        &self,
+        machine: &str,
+        (by, client): (&str, &str),
+        key: Option<&str>,
+    ) -> Result<Task, Error> {
         if let Some(first) = self.deletion(machine, by, key).await? {
             return Ok(first);
         }
@@ -218,7 +229,8 @@ impl TaskRunner {
             return Err(Error::ApplyUnderWay);
         }
         let id = new_id(machine, by, key);
-        let task = self.store_new(id, machine, Job::DeleteMachine, Filter::default(), None, by).await?;
+        let task =
+            self.store_new(id, machine, (Job::DeleteMachine, Filter::default()), None, (by, client)).await?;
         self.retire(machine).await?;
         tracing::info!(machine, by, "machine deleted; its labels follow");
         Ok(task)
@@ -228,10 +240,9 @@ impl TaskRunner {
         &self,
         id: String,
         machine: &str,
-        job: Job,
-        filter: Filter,
+        (job, filter): (Job, Filter),
         rate: Option<u32>,
-        by: &str,
+        (by, client): (&str, &str),
     ) -> Result<Task, Error> {
         let AllStates { names: states, complete } = self.definitions.all_states(machine).await?;
         let scan = (job == Job::DeleteMachine && !complete).then(Scan::default);
@@ -245,6 +256,7 @@ impl TaskRunner {
             filter,
             rate,
             by: by.to_owned(),
+            client: client.to_owned(),
             state: TaskState::Running,
             created_ms: now_ms,
             updated_ms: now_ms,
@@ -321,6 +333,40 @@ impl TaskRunner {
             self.due.set(0, &member(&task), Some(task.created_ms)).await?;
         }
         Ok(task)
+    }
+
+    /// Cancels the tasks of clients whose tokens have ended. The deletion of a machine continues, because no one could use what is
+    /// left of it. `has_ended` is awaited after the tasks were read, so it knows the token of each of them.
+    ///
+    /// # Errors
+    /// A failure of the fabric, or the one of `has_ended`.
+    pub async fn end_lost<E: From<Error>>(
+        &self,
+        has_ended: impl Future<Output = Result<HasEnded, E>> + Send,
+    ) -> Result<(), E> {
+        let all = self.tasks.all().await.map_err(Error::from)?;
+        let tasks = all.iter().filter_map(|task| serde_json::from_str::<Task>(task).ok());
+        let running: Vec<Task> = tasks
+            .filter(|task| task.state == TaskState::Running && matches!(task.job, Job::Each(_)))
+            .filter(|task| !task.client.is_empty())
+            .collect();
+        if running.is_empty() {
+            return Ok(());
+        }
+        let has_ended = has_ended.await?;
+        for task in running.iter().filter(|task| has_ended(&task.client)) {
+            match self.cancel(&task.machine, &task.id, "the end of its token").await {
+                Ok(_) | Err(Error::NoSuchTask) => {}
+                Err(error) => return Err(error.into()),
+            }
+            tracing::info!(
+                machine = task.machine,
+                task = task.id,
+                by = task.by,
+                "task of an ended token canceled"
+            );
+        }
+        Ok(())
     }
 
     /// Works on the next page of a task whose entry is due.

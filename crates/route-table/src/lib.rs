@@ -27,6 +27,6 @@ pub use invalid::Invalid;
 pub use lookup::{candidates, host_of};
 pub use network::{Network, UnixFolder};
 pub use own::{OwnAddresses, Reserved};
-pub use policy::{Line, PathRule, Pause, Policy, Tls};
+pub use policy::{Line, PathRule, Pause, Policy, Share, Tls};
 pub use request_path::RequestPath;
 pub use signalbox_api::routes::{Answer, Explanation, Health, NewInstance, State};

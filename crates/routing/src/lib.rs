@@ -73,7 +73,7 @@ pub use health::Prober;
 pub use in_flight::in_flight;
 pub use metrics::Metrics;
 pub use reconciler::Reconciler;
-pub use registry::{DrainedNode, Limits, NotSwitched, Registry, ResourceChange};
+pub use registry::{AlteredPolicy, DrainedNode, Limits, NotSwitched, Registry, ResourceChange};
 pub use routers::{Convergence, KNOWN_MS, LIVE_MS, Routers, has_acknowledged, liveness};
 pub use store::{Certificate, InstanceState, Live, RouterReport, Store, Stored, TableState, Wanted};
 pub use sweeper::Sweeper;

@@ -6,6 +6,7 @@ mod confinement_data;
 mod confinement_lists;
 mod confinement_shares;
 mod confinement_time;
+mod doors;
 mod edge_admin;
 mod edge_answers;
 mod edge_exhaustion;

@@ -382,7 +382,7 @@ async fn inputs_of_a_machine_take_no_event_from_before_it_was_applied() {
     .await;
     // No machine with inputs remains, and no pacemaker reads the log.
     drop(taking);
-    world.machines.tasks.delete_machine(M, "ada", None).await.unwrap();
+    world.machines.tasks.delete_machine(M, ("ada", "@ada"), None).await.unwrap();
     world.work_off().await;
     for n in 0..3 {
         world.publish("orders", &format!("old{n}"), json!({})).await;
@@ -469,7 +469,7 @@ async fn each_event_is_applied_once_by_each_input_that_existed_when_it_was_publi
                     active = Some((version, inputs));
                 }
                 10 if active.take().is_some() => {
-                    world.machines.tasks.delete_machine(M, "ada", None).await.unwrap();
+                    world.machines.tasks.delete_machine(M, ("ada", "@ada"), None).await.unwrap();
                     world.work_off().await;
                     life += 1;
                     expected.clear();

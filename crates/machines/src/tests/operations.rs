@@ -1,5 +1,6 @@
 //! Operations of operators on one label and on many, searches, and the deletion of a machine.
 
+use signalbox_access::Author;
 use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
@@ -34,7 +35,8 @@ impl World {
 
     /// Runs a task to its end.
     async fn task(&self, operation: Operation, filter: Filter) -> crate::Task {
-        let task = self.machines.tasks.start(M, operation, filter, None, "ada", None).await.unwrap();
+        let task =
+            self.machines.tasks.start(M, operation, filter, None, ("ada", "@ada"), None).await.unwrap();
         self.work_off().await;
         self.machines.tasks.get(M, &task.id).await.unwrap()
     }
@@ -79,8 +81,12 @@ async fn a_gate_is_evaluated_on_request() {
 async fn the_same_definition_makes_no_version() {
     let world = World::new(GATES).await;
     let commented = format!("# Another layout.\n{GATES}");
-    let applied =
-        world.machines.applier.apply(&machine(&commented), 1, "test", &BTreeMap::new()).await.unwrap();
+    let applied = world
+        .machines
+        .applier
+        .apply(&machine(&commented), 1, &Author::operator(), &BTreeMap::new())
+        .await
+        .unwrap();
     assert_eq!((applied.version, applied.changed), (1, false));
     assert_eq!(world.apply(&GATES.replace("= 2", "= 3"), 1).await, 2);
 }
@@ -102,7 +108,7 @@ state_machines:
     world.create("a", json!({})).await;
     world.time.advance(9_000);
     let map = BTreeMap::from([("old".to_owned(), "new".to_owned())]);
-    world.machines.applier.apply(&machine(&timed("new")), 1, "test", &map).await.unwrap();
+    world.machines.applier.apply(&machine(&timed("new")), 1, &Author::operator(), &map).await.unwrap();
     let record = world.label("a").await;
     assert_eq!((&*record.state, record.entered_ms), ("new", world.now_ms() - 9_000));
     world.time.advance(3_000);
@@ -301,7 +307,8 @@ async fn a_task_with_a_rate_can_be_canceled_between_its_pages() {
         world.create(&format!("l{n:03}"), json!({})).await;
     }
     let tasks = &world.machines.tasks;
-    let task = tasks.start(M, Operation::Suspend, Filter::default(), Some(10), "ada", None).await.unwrap();
+    let task =
+        tasks.start(M, Operation::Suspend, Filter::default(), Some(10), ("ada", "@ada"), None).await.unwrap();
     world.work_off().await;
     let first = tasks.get(M, &task.id).await.unwrap();
     // Labels of the next page are not counted, neither as checked nor for the rate.
@@ -320,12 +327,12 @@ async fn a_machine_is_deleted_with_its_labels_and_its_name_can_be_used_again() {
         world.create(&format!("l{n:03}"), json!({"plan": "pro"})).await;
     }
     world.send_update("l000", json!({"a": 1, "b": 2})).await;
-    let task = world.machines.tasks.delete_machine(M, "ada", None).await.unwrap();
+    let task = world.machines.tasks.delete_machine(M, ("ada", "@ada"), None).await.unwrap();
     assert!(matches!(world.machines.definitions.current(M).await, Err(Error::NoSuchMachine)));
     // Another process learns it at its next change, and a definition cannot be applied in the meantime.
     let update = crate::Update { metadata: &json!({"a": 1}), patch: false, key: None };
     assert!(matches!(world.another().labels.update(M, "l001", &update).await, Err(Error::NoSuchMachine)));
-    let again = world.machines.applier.apply(&machine(GATES), 0, "test", &BTreeMap::new()).await;
+    let again = world.machines.applier.apply(&machine(GATES), 0, &Author::operator(), &BTreeMap::new()).await;
     assert!(matches!(again, Err(Error::BeingDeleted)), "{again:?}");
     world.work_off().await;
     let task = world.machines.tasks.get(M, &task.id).await.unwrap();
@@ -333,7 +340,12 @@ async fn a_machine_is_deleted_with_its_labels_and_its_name_can_be_used_again() {
     assert!(world.machines.definitions.names().await.unwrap().is_empty());
     assert_eq!(world.machines.records.count_states(M, &["asked", "done"]).await.unwrap(), [0, 0]);
     // Numbers of versions and visits continue, so nothing that others remember of the old machine fits the new one.
-    let applied = world.machines.applier.apply(&machine(GATES), 0, "test", &BTreeMap::new()).await.unwrap();
+    let applied = world
+        .machines
+        .applier
+        .apply(&machine(GATES), 0, &Author::operator(), &BTreeMap::new())
+        .await
+        .unwrap();
     assert_eq!(applied.version, 2);
     let created = world.machines.labels.create(M, "l001", &json!({}), true, None).await.unwrap();
     assert_eq!(created.visit, 2);
@@ -344,16 +356,17 @@ async fn a_repeated_deletion_of_a_machine_does_not_delete_a_machine_that_was_cre
     let world = World::new(GATES).await;
     world.create("a", json!({})).await;
     let tasks = &world.machines.tasks;
-    let first = tasks.delete_machine(M, "ada", Some("k1")).await.unwrap();
+    let first = tasks.delete_machine(M, ("ada", "@ada"), Some("k1")).await.unwrap();
     world.work_off().await;
     // The repeat finds the task also while there is no machine.
-    assert_eq!(tasks.delete_machine(M, "ada", Some("k1")).await.unwrap().id, first.id);
-    world.machines.applier.apply(&machine(GATES), 0, "test", &BTreeMap::new()).await.unwrap();
-    let repeat = tasks.delete_machine(M, "ada", Some("k1")).await.unwrap();
+    assert_eq!(tasks.delete_machine(M, ("ada", "@ada"), Some("k1")).await.unwrap().id, first.id);
+    world.machines.applier.apply(&machine(GATES), 0, &Author::operator(), &BTreeMap::new()).await.unwrap();
+    let repeat = tasks.delete_machine(M, ("ada", "@ada"), Some("k1")).await.unwrap();
     assert_eq!((repeat.id, repeat.state), (first.id, TaskState::Done));
     assert_eq!(world.machines.definitions.current(M).await.unwrap().number, 2);
     // The key belongs to the whole request.
-    let other = tasks.start(M, Operation::Suspend, Filter::default(), None, "ada", Some("k1")).await;
+    let other =
+        tasks.start(M, Operation::Suspend, Filter::default(), None, ("ada", "@ada"), Some("k1")).await;
     assert!(matches!(other, Err(Error::Conflict)), "{other:?}");
 }
 

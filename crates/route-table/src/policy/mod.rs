@@ -28,7 +28,8 @@ use serde::{Deserialize, Serialize};
 
 use super::{Hostname, Invalid, Label};
 pub(crate) use access::{Access, Redirect};
-pub(crate) use balance::{Balance, Share, SharesBy, Sticky};
+pub use balance::Share;
+pub(crate) use balance::{Balance, SharesBy, Sticky};
 pub use failure::Pause;
 pub(crate) use failure::{Ejected, Ejection, ErrorPage, Retries, Timeouts};
 pub(crate) use guards::{Headers, Https, Limits, Maintenance, Upstream};

@@ -5,7 +5,18 @@ use std::collections::BTreeMap;
 use super::{Attempts, Registry, ResourceChange, check_names};
 use crate::Error;
 use signalbox_access::Caller;
-use signalbox_route_table::{Hostname, Invalid, Label, PathRule, Pause, Policy};
+use signalbox_route_table::{Hostname, Invalid, Label, PathRule, Pause, Policy, Share};
+
+/// A policy that was altered.
+#[derive(Debug, Clone)]
+pub struct AlteredPolicy {
+    /// The route table after the change.
+    pub change: ResourceChange,
+    /// The policy before; `None` if there was none.
+    pub before: Option<Policy>,
+    /// The policy now.
+    pub after: Policy,
+}
 
 impl Registry {
     /// Sets the policy of a host. Repeating it changes nothing, but completes what an earlier attempt left. An empty
@@ -22,7 +33,7 @@ impl Registry {
         if expected.is_some() || policy.clone().keep_hidden(None).is_err() {
             let set =
                 self.alter_policy(caller, hostname, expected, |before| policy.clone().keep_hidden(before));
-            return Ok(set.await?.0);
+            return Ok(set.await?.change);
         }
         let policy = Some(policy).filter(|policy| !policy.is_empty());
         self.set_resource(caller, hostname, policy, None).await?.ok_or(Error::Contended)
@@ -35,7 +46,7 @@ impl Registry {
         caller: &Caller,
         hostname: &Hostname,
         paths: Option<Vec<PathRule>>,
-    ) -> Result<(ResourceChange, Policy), Error> {
+    ) -> Result<AlteredPolicy, Error> {
         check_names(caller, std::slice::from_ref(hostname))?;
         let rules = Policy::default().with_paths(paths).check()?;
         check_services(caller, hostname, &rules)?;
@@ -53,7 +64,7 @@ impl Registry {
         caller: &Caller,
         hostname: &Hostname,
         pause: Option<Pause>,
-    ) -> Result<(ResourceChange, Policy), Error> {
+    ) -> Result<AlteredPolicy, Error> {
         check_names(caller, std::slice::from_ref(hostname))?;
         self.alter_policy(caller, hostname, None, |before| {
             before.cloned().unwrap_or_default().with_pause(pause).check()
@@ -82,7 +93,31 @@ impl Registry {
             let policy = before.cloned().unwrap_or_default();
             Ok(policy.with_shares(weights))
         });
-        Ok(altered.await?.0)
+        Ok(altered.await?.change)
+    }
+
+    /// Replaces the shares of a host. The rest of its policy stays, also if it leads to hosts that the caller may not change.
+    pub async fn replace_shares(
+        &self,
+        caller: &Caller,
+        hostname: &Hostname,
+        shares: &[Share],
+    ) -> Result<AlteredPolicy, Error> {
+        check_names(caller, std::slice::from_ref(hostname))?;
+        self.alter_policy(caller, hostname, None, |before| with(before.cloned(), shares)).await
+    }
+
+    /// Checks whether [`Self::replace_shares`] would accept these shares now. Changes nothing.
+    pub async fn check_shares(
+        &self,
+        caller: &Caller,
+        hostname: &Hostname,
+        shares: &[Share],
+    ) -> Result<(), Error> {
+        check_names(caller, std::slice::from_ref(hostname))?;
+        let before = self.store.policy(hostname).await?.map(|wanted| wanted.value);
+        with(before, shares)?;
+        Ok(())
     }
 
     /// Replaces the policy of a host by what `alter` makes of it. With `expected`, only if the policy has this revision.
@@ -92,7 +127,7 @@ impl Registry {
         hostname: &Hostname,
         expected: Option<u64>,
         alter: impl Fn(Option<&Policy>) -> Result<Policy, Invalid>,
-    ) -> Result<(ResourceChange, Policy), Error> {
+    ) -> Result<AlteredPolicy, Error> {
         let mut attempts = Attempts::new();
         loop {
             let before = self.store.policy(hostname).await?;
@@ -100,10 +135,11 @@ impl Registry {
             if expected.is_some_and(|expected| expected != revision) {
                 return Err(Error::PolicyChanged { revision });
             }
-            let policy = alter(before.as_ref().map(|before| &before.value))?;
-            let wanted = Some(&policy).filter(|policy| !policy.is_empty());
+            let before = before.map(|before| before.value);
+            let after = alter(before.as_ref())?;
+            let wanted = Some(&after).filter(|policy| !policy.is_empty());
             match self.set_resource(caller, hostname, wanted, Some(revision)).await? {
-                Some(changed) => return Ok((changed, policy)),
+                Some(change) => return Ok(AlteredPolicy { change, before, after }),
                 None => attempts.lost()?,
             }
         }
@@ -130,6 +166,13 @@ impl Registry {
             }
         }
     }
+}
+
+/// A policy with other shares.
+fn with(before: Option<Policy>, shares: &[Share]) -> Result<Policy, Invalid> {
+    let mut policy = before.unwrap_or_default();
+    policy.shares = Some(shares.to_vec());
+    policy.check()
 }
 
 /// Checks the hosts to which the policy of `hostname` leads. A caller can lead requests only to hosts that it may

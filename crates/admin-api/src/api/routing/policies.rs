@@ -123,9 +123,9 @@ async fn put_paths(
 ) -> Result<Response, Problem> {
     let patience = query.patience(&app, &caller)?;
     note_before(&app, &notes, &caller, &hostname).await?;
-    let (ruled, policy) = app.registry.set_paths(&caller, &hostname, Some(body.paths)).await?;
-    let serial = wait(&app, &ruled.epoch, ruled.serial, patience).await?;
-    Ok(ruled_host(serial, &hostname, &policy, ruled))
+    let altered = app.registry.set_paths(&caller, &hostname, Some(body.paths)).await?;
+    let serial = wait(&app, &altered.change.epoch, altered.change.serial, patience).await?;
+    Ok(ruled_host(serial, &hostname, &altered.after, altered.change))
 }
 
 /// Remove the rules for paths of a host
@@ -141,7 +141,7 @@ async fn remove_paths(
 ) -> Result<Response, Problem> {
     let patience = query.patience(&app, &caller)?;
     note_before(&app, &notes, &caller, &hostname).await?;
-    let (ruled, _) = app.registry.set_paths(&caller, &hostname, None).await?;
+    let ruled = app.registry.set_paths(&caller, &hostname, None).await?.change;
     let serial = wait(&app, &ruled.epoch, ruled.serial, patience).await?;
     Ok((StatusCode::NO_CONTENT, serial).into_response())
 }
@@ -183,9 +183,9 @@ async fn pause(
 ) -> Result<Response, Problem> {
     let patience = query.patience(&app, &caller)?;
     note_before(&app, &notes, &caller, &hostname).await?;
-    let (ruled, policy) = app.registry.set_pause(&caller, &hostname, Some(body)).await?;
-    let serial = wait(&app, &ruled.epoch, ruled.serial, patience).await?;
-    Ok(ruled_host(serial, &hostname, &policy, ruled))
+    let altered = app.registry.set_pause(&caller, &hostname, Some(body)).await?;
+    let serial = wait(&app, &altered.change.epoch, altered.change.serial, patience).await?;
+    Ok(ruled_host(serial, &hostname, &altered.after, altered.change))
 }
 
 /// Resume a host
@@ -201,7 +201,7 @@ async fn resume(
 ) -> Result<Response, Problem> {
     let patience = query.patience(&app, &caller)?;
     note_before(&app, &notes, &caller, &hostname).await?;
-    let (ruled, _) = app.registry.set_pause(&caller, &hostname, None).await?;
+    let ruled = app.registry.set_pause(&caller, &hostname, None).await?.change;
     let serial = wait(&app, &ruled.epoch, ruled.serial, patience).await?;
     Ok((StatusCode::NO_CONTENT, serial).into_response())
 }
