@@ -5,7 +5,7 @@ use std::sync::Arc;
 use reqwest::{Client, StatusCode};
 use serde_json::Value;
 use sha2::{Digest, Sha256};
-use signalbox_daemon::traces::Counts;
+use signalbox_daemon::{door::Door, traces::Counts};
 use signalbox_sidecar::{
     api,
     config::TokenDigest,
@@ -44,7 +44,7 @@ impl Api {
         // As sha256sum prints it.
         let root = TokenDigest::try_from(format!("{digits}  token\n")).unwrap();
         let router =
-            api::router(stats, Some(replica), Some(&root), metrics, follower.clone(), edge, stopping.clone());
+            api::router(stats, Some(replica), Some(&root), Door::default(), metrics, follower.clone(), edge, stopping.clone());
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let base = format!("http://{}", listener.local_addr().unwrap());
         tokio::spawn(axum::serve(listener, router).into_future());
