@@ -52,6 +52,7 @@ local RETRY_AFTER_SECONDS = 1
 local SLASH = byte("/")
 -- What a browser accepts that wants a stream of events, which is never buffered.
 local EVENTS = "text/event-stream"
+local NO_CONTENT = 204
 -- nginx's status for the log.
 local CLIENT_CLOSED_REQUEST = 499
 -- How often a held request checks whether its only instance accepts connections again.
@@ -515,7 +516,10 @@ function _M.header()
     if response.check() then
         return
     end
-    response.clean(ngx.status, usual.named_by_answer(get_request()))
+    local named = usual.named_by_answer(get_request())
+    if named or ngx.status == NO_CONTENT then
+        response.clean(ngx.status, named)
+    end
     local ctx = ngx.ctx
     local route = ctx.route
     local asked_rules, rules = ctx.asked and rules_of(ctx.asked), route and rules_of(route)

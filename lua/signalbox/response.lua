@@ -118,8 +118,12 @@ local KEPT = {
     ["transfer-encoding"] = true,
 }
 
--- In a header filter, after check(): removes what ends at the edge. named: the list in the instance's Connection.
+-- In a header filter, after check(): removes what ends at the edge. named: the list in the instance's Connection. It does
+-- not apply to the edge's own answer after an attempt: only that has a code.
 function _M.clean(status, named)
+    if ngx.header["X-Signalbox-Error"] then
+        return
+    end
     if status == NO_CONTENT then
         ngx.header["Content-Length"] = nil
     end

@@ -118,11 +118,8 @@ async fn run(config: Config, exporter: Option<Exporter>) -> anyhow::Result<()> {
     }
     watch_edge(&config, &stats, &replica, &follower.watch(), &edge, &stopping, &mut background)?;
     let metrics = Arc::new(Metrics::new(follower.watch(), edge.clone(), spans, clock::unix_ms));
-    let door = Door::new(
-        &config.names,
-        &signalbox_settings::host_name(),
-        config.daemons_keys.proofs(door::EDGE),
-    );
+    let door =
+        Door::new(&config.names, &signalbox_settings::host_name(), config.daemons_keys.proofs(door::EDGE));
     let api = api::router(
         stats,
         replica,

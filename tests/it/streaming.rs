@@ -69,7 +69,12 @@ enum Client {
 }
 
 impl Client {
-    async fn get(protocol: &str, (edge, h2c): (SocketAddr, SocketAddr), host: &str, accept: &str) -> io::Result<Self> {
+    async fn get(
+        protocol: &str,
+        (edge, h2c): (SocketAddr, SocketAddr),
+        host: &str,
+        accept: &str,
+    ) -> io::Result<Self> {
         if protocol == "2" {
             return Ok(Self::Http2(Exchange::get(h2c, host, &[("accept", accept)]).await?));
         }
@@ -119,9 +124,21 @@ async fn each_part_of_a_response_is_passed_on_immediately() {
             "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked",
             [chunk(FIRST), chunk(SECOND) + "0\r\n\r\n"],
         ),
-        ("full", r#"{"timeouts":{"read_ms":20000}}"#, "*/*", "HTTP/1.1 200 OK\r\nConnection: close", plain.clone()),
+        (
+            "full",
+            r#"{"timeouts":{"read_ms":20000}}"#,
+            "*/*",
+            "HTTP/1.1 200 OK\r\nConnection: close",
+            plain.clone(),
+        ),
         ("accepts", buffering, events, "HTTP/1.1 200 OK\r\nConnection: close", plain.clone()),
-        ("asks", buffering, "*/*", "HTTP/1.1 200 OK\r\nConnection: close\r\nX-Accel-Buffering: no", plain.clone()),
+        (
+            "asks",
+            buffering,
+            "*/*",
+            "HTTP/1.1 200 OK\r\nConnection: close\r\nX-Accel-Buffering: no",
+            plain.clone(),
+        ),
         ("held", buffering, "*/*", "HTTP/1.1 200 OK\r\nConnection: close", plain.clone()),
         ("asks-held", "", "*/*", "HTTP/1.1 200 OK\r\nConnection: close\r\nX-Accel-Buffering: yes", plain),
     ];

@@ -45,7 +45,8 @@ impl Exchange {
         let (response, _) = client.send_request(request, true).map_err(io::Error::other)?;
         let response = patiently(response).await?.map_err(io::Error::other)?;
         let text = |value: &http::HeaderValue| String::from_utf8_lossy(value.as_bytes()).into_owned();
-        let headers = response.headers().iter().map(|(name, value)| (name.to_string(), text(value))).collect();
+        let headers =
+            response.headers().iter().map(|(name, value)| (name.to_string(), text(value))).collect();
         let head = Response { status: response.status().as_u16(), headers, body: Vec::new(), wire_bytes: 0 };
         Ok(Self { head, body: response.into_body(), driver: driver.abort_handle() })
     }

@@ -246,7 +246,8 @@ mod tests {
     fn a_forwarded_address_counts_only_with_a_proof() {
         let door = door();
         let peer = Peer("127.0.0.1:1".parse().unwrap());
-        let client = |pairs: &[(&HeaderName, &'static str)]| door.client(Some(&peer), &headers(pairs)).to_string();
+        let client =
+            |pairs: &[(&HeaderName, &'static str)]| door.client(Some(&peer), &headers(pairs)).to_string();
         let forwarded = (&FORWARDED_FOR, "6.6.6.6, 10.0.0.9");
         for proof in ["new-proof", "old-proof"] {
             assert_eq!(client(&[forwarded, (&PROOF, proof)]), "10.0.0.9");
@@ -259,6 +260,9 @@ mod tests {
         assert_eq!(client(&[(&FORWARDED_FOR, "unknown"), (&PROOF, "new-proof")]), "127.0.0.1");
         assert_eq!(client(&[(&FORWARDED_FOR, "::ffff:10.0.0.9"), (&PROOF, "new-proof")]), "10.0.0.9");
         let without = Door::new(&[], "", Vec::new());
-        assert_eq!(without.client(Some(&peer), &headers(&[forwarded, (&PROOF, "")])).to_string(), "127.0.0.1");
+        assert_eq!(
+            without.client(Some(&peer), &headers(&[forwarded, (&PROOF, "")])).to_string(),
+            "127.0.0.1"
+        );
     }
 }

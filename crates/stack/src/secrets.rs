@@ -60,8 +60,9 @@ impl Secrets {
         let token = read_or_make(&secrets.token(), 0o600, random_hex)?;
         replace(&secrets.token_digest(), 0o600, &format!("{}\n", digest(&token)))?;
         let key = read_or_make(&secrets.edge_key(), 0o600, random_hex)?;
-        let keys = Keys::parse(&key)
-            .map_err(|reason| Error::option("edge_key", format!("{}: {reason}", secrets.edge_key().display())))?;
+        let keys = Keys::parse(&key).map_err(|reason| {
+            Error::option("edge_key", format!("{}: {reason}", secrets.edge_key().display()))
+        })?;
         replace(&secrets.daemons_key(), 0o600, &keys.of_daemons().to_text())?;
         let mut digests = Vec::new();
         for user in User::ALL {

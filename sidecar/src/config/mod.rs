@@ -157,7 +157,10 @@ mod tests {
             ),
             ("root_token = '0123456789abcdef'", "s.toml:1:1: unknown field `root_token`"),
             ("names = ['http://x']", "names: `http://x` is not a host name"),
-            ("node = 'n1'\ndaemons_key_file = '/nowhere/key'", "s.toml:2:20: daemons_key_file: /nowhere/key cannot"),
+            (
+                "node = 'n1'\ndaemons_key_file = '/nowhere/key'",
+                "s.toml:2:20: daemons_key_file: /nowhere/key cannot",
+            ),
         ] {
             let error = read(file).unwrap_err().to_string();
             assert!(error.contains(place), "{file}: {error}");

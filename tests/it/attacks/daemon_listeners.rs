@@ -46,7 +46,7 @@ async fn a_local_process_reads_the_table_without_secrets() {
     system.cli::<()>(System::PRIMARY, "SET cert:app.test sealed-private-key").await;
     system.settle().await;
     // Read by a request, so that it is in the table of the router.
-    assert_eq!(system.get("app.test", "/").await.status, 401);
+    assert_eq!(system.get("app.test", "/").await.status, 503, "maintenance");
     // The sidecar, which proves who it is, stores the whole table: nginx needs it at its next start.
     let file = system.stack.layout().snapshot(1);
     eventually("the snapshot to have the policy", || async {
@@ -57,7 +57,9 @@ async fn a_local_process_reads_the_table_without_secrets() {
     // A local process has no proof. What nginx sends to the daemons is of no use here.
     let of_nginx = proof(&system, "edge");
     for proof in [None, Some(""), Some("x"), Some(&*of_nginx)] {
-        for path in ["/edge/snapshot", "/edge/status", "/edge/outliers?host=app.test", "/edge/ack", "/metrics"] {
+        for path in
+            ["/edge/snapshot", "/edge/status", "/edge/outliers?host=app.test", "/edge/ack", "/metrics"]
+        {
             let request = Request::get("localhost", path);
             let request = proof.map_or(request.clone(), |proof| request.header("X-Signalbox-Proof", proof));
             let answer = request.send(system.admin).await.unwrap();
@@ -139,9 +141,12 @@ async fn the_daemons_answer_only_to_their_own_names() {
     })
     .await;
     let machine = fs::read_to_string("/proc/sys/kernel/hostname").unwrap().trim().to_owned();
-    let paths = ["/metrics", "/health", "/health/ready", "/dashboard/login", "/", "/openapi.json", "/nowhere"];
+    let paths =
+        ["/metrics", "/health", "/health/ready", "/dashboard/login", "/", "/openapi.json", "/nowhere"];
     for (listener, name) in [(system.pacemaker, "pacemaker.example"), (system.sidecar, "sidecar.example")] {
-        for host in ["evil.example", "localhost.evil.example", "127.0.0.1.evil.example", "admin.example", "1a"] {
+        for host in
+            ["evil.example", "localhost.evil.example", "127.0.0.1.evil.example", "admin.example", "1a"]
+        {
             for path in paths {
                 for host in [host.to_owned(), format!("{host}:{}", listener.port())] {
                     let request = Request::get(&host, path).header("X-Forwarded-For", "127.0.0.1");

@@ -25,7 +25,7 @@ enum Wanted {
 use Wanted::{Broken, Edge, Own};
 
 /// Name, bytes of the instance, whether it then closes the connection, what clients receive.
-const CASES: [(&str, &str, bool, Wanted); 19] = [
+const CASES: [(&str, &str, bool, Wanted); 20] = [
     ("length", "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok", false, Own(200, "ok", &[], &[])),
     (
         "chunks",
@@ -87,6 +87,13 @@ const CASES: [(&str, &str, bool, Wanted); 19] = [
     (
         "switch",
         "HTTP/1.1 101 Switching Protocols\r\nConnection: upgrade\r\nUpgrade: websocket\r\n\r\nbytes",
+        false,
+        Edge("interim_response"),
+    ),
+    // It names headers of the edge's own answer.
+    (
+        "names-the-code",
+        "HTTP/1.1 103 Early Hints\r\nConnection: X-Signalbox-Error, Content-Type, Date\r\n\r\n",
         false,
         Edge("interim_response"),
     ),
@@ -154,7 +161,9 @@ async fn every_client_receives_the_same_of_a_response_whatever_its_bytes_are() {
                     (Broken, Err(_)) => true,
                     // Without chunks and lengths, the end of the connection is the end of the response.
                     (Broken, Ok(response)) => {
-                        protocol == "1.0" && response.header("Content-Length").is_none() && response.status == 200
+                        protocol == "1.0"
+                            && response.header("Content-Length").is_none()
+                            && response.status == 200
                     }
                     (Edge(code), Ok(response)) => (response.status, response.reason()) == (502, *code),
                     (Own(status, body, with, without), Ok(response)) => {
