@@ -118,8 +118,8 @@ local KEPT = {
     ["transfer-encoding"] = true,
 }
 
--- In a header filter, after check(): removes what ends at the edge. named: the list in the instance's Connection. It does
--- not apply to the edge's own answer after an attempt: only that has a code.
+-- In a header filter, after check(): removes what ends at the edge. named: the list in the instance's Connection. It
+-- does not apply to the edge's own answer after an attempt: only that has a code.
 function _M.clean(status, named)
     if ngx.header["X-Signalbox-Error"] then
         return
