@@ -11,6 +11,7 @@ local json = require("signalbox.json")
 local link = require("signalbox.link")
 local resolve = require("signalbox.resolve")
 local routes = require("signalbox.routes")
+local secret = require("signalbox.secret")
 local shared = require("signalbox.shared")
 local snapshot = require("signalbox.snapshot")
 
@@ -87,9 +88,10 @@ local function status()
 end
 
 local function table_text()
+    local hide = not secret.is_from("sidecar")
     -- Read before the table, so that a change while it is written causes another fetch and is never missed.
     local generation = format("%.0f", shared.generation())
-    local tag = '"' .. generation .. '"'
+    local tag = (hide and '"hidden-' or '"') .. generation .. '"'
     ngx.header["ETag"] = tag
     ngx.header["X-Signalbox-Generation"] = generation
     if ngx.var.http_if_none_match == tag then
@@ -102,7 +104,7 @@ local function table_text()
     end
     snapshot.write(generation, ngx.print, function()
         ngx.flush(true)
-    end)
+    end, hide)
 end
 
 -- Requires a header that neither a form nor a plain cross-site request can send.

@@ -33,12 +33,13 @@ local routes = require("signalbox.routes")
 local shared = require("signalbox.shared")
 local sticky = require("signalbox.balance.sticky")
 local tries = require("signalbox.tries")
+local usual = require("signalbox.usual")
 
 local log, ERR = ngx.log, ngx.ERR
 local now = clock.now
 local tcp = ngx.socket.tcp
-local byte, format, gmatch, gsub, lower = string.byte, string.format, string.gmatch, string.gsub, string.lower
-local sub = string.sub
+local byte, find, format, gmatch = string.byte, string.find, string.format, string.gmatch
+local gsub, lower, sub = string.gsub, string.lower, string.sub
 local get_request = base.get_request
 local rules_of = record.rules
 
@@ -49,6 +50,9 @@ local paused = {}
 
 local RETRY_AFTER_SECONDS = 1
 local SLASH = byte("/")
+-- What a browser accepts that wants a stream of events, which is never buffered.
+local EVENTS = "text/event-stream"
+local NO_CONTENT = 204
 -- nginx's status for the log.
 local CLIENT_CLOSED_REQUEST = 499
 -- How often a held request checks whether its only instance accepts connections again.
@@ -331,6 +335,9 @@ local function switch_location(route, host)
     elseif rules and rules.grpc then
         right = "grpc"
     end
+    if rules and rules.buffering and right ~= "grpc" and not find(ngx.var.http_accept or "", EVENTS, 1, true) then
+        right = right .. "_buffered"
+    end
     if right ~= way then
         return ngx.exec("@" .. right)
     end
@@ -509,6 +516,10 @@ end
 function _M.header()
     if response.check() then
         return
+    end
+    local named = usual.named_by_answer(get_request())
+    if named or ngx.status == NO_CONTENT then
+        response.clean(ngx.status, named)
     end
     local ctx = ngx.ctx
     local route = ctx.route

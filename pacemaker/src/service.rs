@@ -8,6 +8,7 @@ use std::{
 use anyhow::Context as _;
 use rand::RngExt as _;
 use signalbox_daemon::{
+    door::{self, Door},
     serve::{self, Limits as ListenerLimits},
     traces::Exporter,
 };
@@ -171,7 +172,10 @@ async fn assemble(
     background.spawn(|_| presence.clone().run(shutdown.clone()));
     background.spawn(|idle| end_lost_clients(bus.front.clone(), tokens.clone(), machines.clone(), idle));
     let dashboard = Dashboard::new(stats, wall_clock, config.installation.clone());
+    let proofs = config.edge_keys.of_daemons().proofs(door::EDGE);
     let app = App::new(Parts {
+        door: Door::new(&config.names, &signalbox_settings::host_name(), proofs),
+        metrics_networks: config.metrics_networks.clone(),
         sessions: Sessions::new(sessions, config.login.clone(), config.proxy_secret.clone()),
         cursors,
         tokens,

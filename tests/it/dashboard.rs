@@ -203,7 +203,7 @@ async fn every_page_is_answered_while_a_redis_server_hangs() {
     let system = System::start("dashboard-hang").await;
     let pages = every_page(&system).await;
     let get = async |page: &str| {
-        let request = Request::new("GET", "pacemaker", page).token(&system.token);
+        let request = Request::new("GET", "localhost", page).token(&system.token);
         request.send(system.pacemaker).await.unwrap_or_else(|error| panic!("{page}: {error}"))
     };
     let routes = |page: &str| ["/host", "/instances", "/routers"].iter().any(|name| page.contains(name));
@@ -273,7 +273,7 @@ async fn a_fabric_that_was_not_reached_yet_raises_no_alarm() {
     system.pause(System::FABRIC);
     system.start_part_only(System::PACEMAKER).await;
     let text = eventually_within(2 * signalbox_testkit::PATIENCE, "a page of problems", || async {
-        let request = Request::new("GET", "pacemaker", "/dashboard/problems").token(&system.token);
+        let request = Request::new("GET", "localhost", "/dashboard/problems").token(&system.token);
         let answer = request.send(system.pacemaker).await.map_err(|error| error.to_string())?;
         if answer.status == 200 { Ok(answer.text()) } else { Err(answer.text()) }
     })

@@ -67,6 +67,7 @@ mod shards;
 mod source_rules;
 mod statistics;
 mod stored_data;
+mod streaming;
 mod supply_chain;
 mod terminal;
 mod test_suite;

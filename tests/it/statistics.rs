@@ -375,7 +375,7 @@ async fn until_reported(system: &System, count: usize) {
 }
 
 async fn sidecar_metric(system: &System, name: &str) -> f64 {
-    let text = Request::get("sidecar", "/metrics").send(system.sidecar).await.unwrap().text();
+    let text = Request::get("localhost", "/metrics").send(system.sidecar).await.unwrap().text();
     let line =
         text.lines().find(|line| line.starts_with(name)).unwrap_or_else(|| panic!("no {name} in {text}"));
     line.rsplit_once(' ').unwrap().1.parse().unwrap()

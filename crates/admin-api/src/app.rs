@@ -9,8 +9,9 @@ use signalbox_access::{Caller, Tokens, digest};
 use signalbox_acme::Acme;
 use signalbox_bus::intake;
 use signalbox_certificates::Certificates;
-use signalbox_daemon::Attempts;
+use signalbox_daemon::{Attempts, door::Door};
 use signalbox_lease::Presence;
+use signalbox_route_table::Network;
 use signalbox_routing::{Registry, Routers};
 use signalbox_settings::within;
 use tokio::sync::Semaphore;
@@ -59,6 +60,10 @@ impl Deref for App {
 /// The handles themselves.
 #[derive(Debug)]
 pub struct Parts {
+    /// Which requests the listener accepts, and the addresses of their clients.
+    pub door: Door,
+    /// Networks whose clients read metrics without a token.
+    pub metrics_networks: Vec<Network>,
     /// Who may do what.
     pub tokens: Tokens,
     /// Failed attempts to authenticate.

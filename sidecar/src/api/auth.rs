@@ -133,16 +133,6 @@ fn access(stored: &str) -> Access {
     }
 }
 
-/// The address of the client: the last one in the header of the admin listener on this machine, or otherwise
-/// the peer's.
-fn client(request: &Request) -> IpAddr {
-    let unknown = IpAddr::from([0, 0, 0, 0]);
-    let peer = request.extensions().get::<Peer>().map_or(unknown, |peer| peer.0.ip().to_canonical());
-    let forwarded = request.headers().get_all(super::FORWARDED).iter().next_back();
-    let last = forwarded.and_then(|list| list.to_str().ok()?.rsplit(',').next()?.trim().parse().ok());
-    if peer.is_loopback() { last.unwrap_or(peer) } else { peer }
-}
-
 fn too_many_attempts(seconds: u32) -> Problem {
     let detail = format!("Too many unknown tokens from this address. Try again in {seconds} s.");
     Problem::new(StatusCode::TOO_MANY_REQUESTS, "too_many_attempts", detail).retry_after(seconds)
@@ -159,7 +149,8 @@ pub(super) async fn require_read(
         return Err(Problem::new(StatusCode::UNAUTHORIZED, "token_missing", detail));
     };
     let credential = app.tokens.credential(&token);
-    match app.tokens.access(&credential, Some(client(&request))).await? {
+    let client = app.door.client(request.extensions().get::<Peer>(), request.headers());
+    match app.tokens.access(&credential, Some(client)).await? {
         Access::READ => {
             request.extensions_mut().insert(credential);
             Ok(next.run(request).await)

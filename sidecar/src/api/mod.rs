@@ -36,6 +36,7 @@ use axum::{
     response::{IntoResponse, Response},
     routing::get,
 };
+use signalbox_daemon::door::Door;
 use signalbox_store::{RoutesReplica, Stats};
 use tokio_util::sync::CancellationToken;
 use tower_http::catch_panic::CatchPanicLayer;
@@ -54,6 +55,7 @@ struct App {
     stats: Stats,
     replica: Option<RoutesReplica>,
     tokens: Arc<Tokens>,
+    door: Arc<Door>,
     follower: Watch,
     edge: edge::Watch,
     metrics: Arc<Metrics>,
@@ -62,10 +64,12 @@ struct App {
 }
 
 /// Builds the API. `replica` contains the addresses of instances. `stopping` ends open streams.
+#[expect(clippy::too_many_arguments, reason = "each is a part that the API shows or asks")]
 pub fn router(
     stats: Stats,
     replica: Option<RoutesReplica>,
     root_token: Option<&TokenDigest>,
+    door: Door,
     metrics: Arc<Metrics>,
     follower: Watch,
     edge: edge::Watch,
@@ -73,6 +77,7 @@ pub fn router(
 ) -> Router {
     let app = App {
         tokens: Arc::new(Tokens::new(root_token, stats.clone())),
+        door: Arc::new(door),
         stats,
         replica,
         follower,
@@ -101,9 +106,7 @@ pub fn router(
         .method_not_allowed_fallback(|| async {
             Problem::new(StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed", "Statistics are read-only. Use GET.")
         })
-        .layer(middleware::from_fn(|request, next: Next| {
-            signalbox_daemon::refuse_proxied(request, |request| next.run(request))
-        }))
+        .layer(middleware::from_fn_with_state(app.clone(), admit))
         .layer(middleware::from_fn_with_state(app.clone(), note_forwarded))
         .layer(CatchPanicLayer::custom(panicked))
         .layer(middleware::from_fn(|request, next: Next| {
@@ -119,6 +122,10 @@ fn of_subject() -> Router<App> {
         .route("/history", get(history::history))
         .route("/latency", get(latency::group))
         .route("/stream", get(stream::stream))
+}
+
+async fn admit(State(app): State<App>, request: Request, next: Next) -> Response {
+    app.door.admit(request, |request| next.run(request)).await
 }
 
 /// Counts requests that nginx's admin listener forwarded. nginx marks them with a header and does not log them. A stream is

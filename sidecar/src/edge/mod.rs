@@ -46,6 +46,9 @@ const RETRY_DELAY: Duration = Duration::from_millis(300);
 /// The minimum time between two snapshots. It is at least twenty times the duration of the last one.
 const MIN_SNAPSHOT_INTERVAL: Duration = Duration::from_secs(2);
 
+/// How long nginx is not asked again after it showed the table without secrets.
+const HIDDEN_INTERVAL: Duration = Duration::from_secs(30);
+
 /// The last known state of the router.
 #[derive(Debug, Clone, Default)]
 pub struct Report {
@@ -118,6 +121,9 @@ pub struct Options {
     pub node: String,
     /// The file for the last-known-good table.
     pub snapshot_path: PathBuf,
+    /// What proves to nginx that this is the sidecar. Without it, nginx shows the table without secrets, and no file is
+    /// written.
+    pub proof: Option<String>,
     /// Reads the wall clock, in unix milliseconds.
     pub clock: fn() -> u64,
 }
@@ -149,6 +155,12 @@ impl Service {
 
     /// Watches until `shutdown`.
     pub async fn run(self, shutdown: CancellationToken) {
+        if self.options.proof.is_none() {
+            tracing::warn!(
+                "no snapshot of the route table is written, because daemons_key_file is not set: after a restart without Redis, \
+                 nginx has no routes"
+            );
+        }
         let all = async {
             tokio::join!(self.acknowledgements(), self.reports(), self.checks());
         };
@@ -271,12 +283,13 @@ impl Service {
 
     /// Fetches and writes the table if it changed.
     async fn snapshot(&self, state: &mut Snapshot, generation: Option<u64>) {
+        let Some(proof) = &self.options.proof else { return };
         let fresh = generation.is_some() && generation == state.generation;
         if fresh || state.next.is_some_and(|next| Instant::now() < next) {
             return;
         }
         let started = Instant::now();
-        let done = self.fetch(state).await;
+        let done = self.fetch(state, proof).await;
         state.next = Some(Instant::now() + MIN_SNAPSHOT_INTERVAL.max(started.elapsed() * 20));
         match done {
             Ok(written) => {
@@ -284,6 +297,9 @@ impl Service {
                 self.watch.lock().snapshots += u64::from(written);
             }
             Err(error) => {
+                if matches!(error, Failed::Snapshot(snapshot::Error::Hidden)) {
+                    state.next = Some(Instant::now() + HIDDEN_INTERVAL);
+                }
                 let source = std::error::Error::source(&error).map(ToString::to_string);
                 tracing::warn!(%error, source, "route table snapshot failed");
                 self.watch.lock().bad_snapshots +=
@@ -292,8 +308,8 @@ impl Service {
         }
     }
 
-    async fn fetch(&self, state: &mut Snapshot) -> Result<bool, Failed> {
-        let Some((response, tag)) = self.nginx.snapshot(&state.tag).await? else { return Ok(false) };
+    async fn fetch(&self, state: &mut Snapshot, proof: &str) -> Result<bool, Failed> {
+        let Some((response, tag)) = self.nginx.snapshot(&state.tag, proof).await? else { return Ok(false) };
         let kept = snapshot::write(response, &self.options.snapshot_path).await?;
         state.tag = tag;
         Ok(kept)

@@ -11,6 +11,7 @@ use std::{
 use reqwest::{Client, Response, StatusCode, header};
 use serde::Deserialize;
 use serde_json::value::RawValue;
+use signalbox_daemon::door::PROOF;
 
 /// How long nginx delays its answer while nothing changes.
 const WAIT_SECONDS: u64 = 5;
@@ -118,10 +119,10 @@ impl Nginx {
         connections(&text, unlogged).ok_or(Error::Answer("/edge/connections"))
     }
 
-    /// The text of the table and its tag, unless the tag is still `tag`.
-    pub(super) async fn snapshot(&self, tag: &str) -> Result<Option<(Response, String)>, Error> {
-        let request =
-            self.client.get(format!("{}/edge/snapshot", self.url)).header(header::IF_NONE_MATCH, tag);
+    /// The text of the table and its tag, unless the tag is still `tag`. `proof` is what proves that this is the sidecar.
+    pub(super) async fn snapshot(&self, tag: &str, proof: &str) -> Result<Option<(Response, String)>, Error> {
+        let request = self.client.get(format!("{}/edge/snapshot", self.url));
+        let request = request.header(header::IF_NONE_MATCH, tag).header(&PROOF, proof);
         let response = request.send().await?;
         self.answered.fetch_add(1, Ordering::Relaxed);
         match response.status() {

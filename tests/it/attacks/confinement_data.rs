@@ -452,11 +452,9 @@ async fn a_token_registers_instances_only_under_its_version_types() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn names_in_metrics_are_read_through_the_admin_listener_or_with_a_token() {
-    let system = System::with("attack-metrics", |builder| {
-        let fronts = toml::Table::from_iter([("fronts".to_owned(), vec!["127.0.0.1/32"].into())]);
-        builder.pacemaker("login", fronts)
-    })
-    .await;
+    let system =
+        System::with("attack-metrics", |builder| builder.pacemaker("metrics_networks", vec!["127.0.0.1/32"]))
+            .await;
     make(&system, "PUT", &format!("/queues/{}", SECRET.replace('-', "_")), json!({"pattern": ".*"})).await;
     let name = SECRET.replace('-', "_");
     let reader = system.token("reader", &["read"]).await;

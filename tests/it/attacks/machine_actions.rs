@@ -30,13 +30,13 @@ async fn token(system: &System, name: &str, wanted: Value) -> String {
 }
 
 async fn call(system: &System, token: &str, method: &str, target: &str, body: &Value) -> Response {
-    let request = Request::new(method, "admin", target).token(token);
+    let request = Request::new(method, "localhost", target).token(token);
     let request = if body.is_null() { request } else { request.json(body) };
     request.send(system.pacemaker).await.unwrap()
 }
 
 async fn plan(system: &System, token: &str, machine: &str, yaml: &str) -> Response {
-    let request = Request::new("POST", "admin", &format!("/state-machines/{machine}/plan")).token(token);
+    let request = Request::new("POST", "localhost", &format!("/state-machines/{machine}/plan")).token(token);
     request.header("Content-Type", "application/yaml").body(yaml).send(system.pacemaker).await.unwrap()
 }
 

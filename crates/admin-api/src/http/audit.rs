@@ -173,8 +173,7 @@ pub(crate) async fn record(
     mut request: Request,
     next: impl AsyncFnOnce(Request) -> Response,
 ) -> Response {
-    let peer = request.extensions().get::<Peer>().map_or(IpAddr::from([0, 0, 0, 0]), |peer| peer.0.ip());
-    let address = app.sessions.options().client(peer, request.headers());
+    let address = app.door.client(request.extensions().get::<Peer>(), request.headers());
     let notes = Notes::default();
     request.extensions_mut().insert(ClientAddress(address));
     request.extensions_mut().insert(notes.clone());

@@ -15,14 +15,13 @@
 //! **Authenticating proxy.** A proxy that has authenticated a person adds a secret and the person's name to each request.
 //! The other headers are used only with the secret, so no other client can send them. The configuration maps people and their groups to tokens.
 
-use std::{net::IpAddr, time::Duration};
+use std::time::Duration;
 
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, header};
 use serde::Deserialize;
 use sha2::{Digest as _, Sha256};
 use signalbox_access::{self as access, digest};
 use signalbox_daemon::RootToken;
-use signalbox_route_table::Network;
 use subtle::ConstantTimeEq as _;
 
 use super::Problem;
@@ -43,7 +42,6 @@ static FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
 #[allow(missing_docs, reason = "`defaults.toml` describes the keys")]
 pub struct Options {
     pub https: bool,
-    pub fronts: Vec<Network>,
     proxy_user_header: Header,
     proxy_roles_header: Header,
     proxy_tokens: Vec<Mapping>,
@@ -123,24 +121,6 @@ impl Mapping {
             Who::User(name) => name == person,
             Who::Group(name) => groups.contains(&&**name),
         }
-    }
-}
-
-impl Options {
-    /// Whether the peer is a proxy whose forwarded headers are trusted.
-    pub(crate) fn is_front(&self, peer: IpAddr) -> bool {
-        let peer = peer.to_canonical();
-        self.fronts.iter().any(|network| network.contains(peer))
-    }
-
-    /// The address of the client: the last one that a trusted front has forwarded, or else the peer itself.
-    pub(crate) fn client(&self, peer: IpAddr, headers: &HeaderMap) -> IpAddr {
-        if !self.is_front(peer) {
-            return peer.to_canonical();
-        }
-        let forwarded = headers.get_all("x-forwarded-for").iter().next_back();
-        let last = forwarded.and_then(|list| list.to_str().ok()?.rsplit(',').next()?.trim().parse().ok());
-        last.map_or(peer, |address: IpAddr| address).to_canonical()
     }
 }
 
@@ -353,18 +333,6 @@ mod tests {
             .iter()
             .map(|(name, value)| (HeaderName::from_static(name), HeaderValue::from_str(value).unwrap()))
             .collect()
-    }
-
-    #[test]
-    fn a_forwarded_address_counts_only_from_a_front() {
-        let options: Options = signalbox_settings::section("login", crate::DEFAULTS);
-        let forwarded = headers(&[("x-forwarded-for", "6.6.6.6, 10.0.0.9")]);
-        let at = |peer: &str| options.client(peer.parse().unwrap(), &forwarded).to_string();
-        assert_eq!(at("127.0.0.1"), "10.0.0.9");
-        assert_eq!(at("::ffff:127.0.0.1"), "10.0.0.9");
-        assert_eq!(at("10.0.0.5"), "10.0.0.5");
-        let none = headers(&[("x-forwarded-for", "unknown")]);
-        assert_eq!(options.client([127, 0, 0, 1].into(), &none).to_string(), "127.0.0.1");
     }
 
     #[test]

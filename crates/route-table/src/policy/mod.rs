@@ -68,6 +68,8 @@ pub struct Policy {
     /// Status, 400 to 599 → the page of an answer that the edge itself gives. Answers of instances stay as they are.
     error_pages: Option<BTreeMap<String, ErrorPage>>,
     timeouts: Option<Timeouts>,
+    /// Whether the edge reads a response ahead of a slow client. Default: false, each part is passed on as it arrives.
+    buffering: Option<bool>,
     limits: Option<Limits>,
     /// Size limit of a request body, in bytes.
     body_bytes: Option<u64>,
@@ -144,6 +146,7 @@ impl Policy {
         let p2c = self.balance.as_ref().is_some_and(|how| how.algorithm == balance::Algorithm::P2c);
         p2c || self.sticky.is_some()
             || self.timeouts.is_some()
+            || self.buffering == Some(true)
             || self.pause.is_some()
             || self.limits.is_some()
             || self.body_bytes.is_some()
