@@ -37,7 +37,7 @@ async fn all_show(system: &System, condition: &str, short: &str, sentence: &str)
             ("routes explain", said(&format!("routes explain {HOST}")).await, sentence),
             ("the page", page(&format!("/dashboard/host?name={HOST}")).await, sentence),
             ("the list", page("/dashboard/host").await, short),
-            ("the overview", page("/dashboard").await, short),
+            ("the overview", page("/").await, short),
         ];
         let wrong: Vec<_> = all.iter().filter(|(_, text, wanted)| !text.contains(wanted)).collect();
         if !wrong.is_empty() {
@@ -128,7 +128,7 @@ async fn failures_and_ejections_are_shown_with_the_host() {
     let (good, bad) = (App::start("good").await, App::start("bad").await);
     system.register("good", &good, HOST, "7").await;
     system.register("bad", &bad, HOST, "7").await;
-    let policy = json!({"ejection": {"first_ms": 60_000, "longest_ms": 60_000, "failures": 1}, "retries": {"attempts": 1}});
+    let policy = json!({"ejection": {"first_ms": 60_000, "longest_ms": 60_000, "failures": 1}});
     call(&system, "PUT", &format!("/hosts/{HOST}?wait=20s"), Some(policy)).await;
     system.until_answered_by(HOST, &good).await;
     system.until_answered_by(HOST, &bad).await;
