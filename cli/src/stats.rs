@@ -273,7 +273,9 @@ async fn top(interval: Duration, once: bool, table: &Table, remote: &Remote) -> 
         if top.version_types.iter().any(|one| !hosts.contains_key(&one.id)) {
             hosts = hosts_by_version_type(&client).await?;
             // A version type without an instance is not searched again.
-            top.version_types.iter().for_each(|one| drop(hosts.entry(one.id.clone()).or_default()));
+            for one in &top.version_types {
+                hosts.entry(one.id.clone()).or_default();
+            }
         }
         draw(table, remote, once, &rows(top, &hosts), HEADS, Row::cells)?;
         if once || terminal::reader_is_gone() {
@@ -346,7 +348,8 @@ mod tests {
 
     #[test]
     fn rows_are_what_happened_in_the_last_seconds_busiest_first() {
-        let hosts = Hosts::from([("1", "h"), ("2", "h")].map(|(id, host)| (id.to_owned(), vec![host.to_owned()])));
+        let hosts =
+            Hosts::from([("1", "h"), ("2", "h")].map(|(id, host)| (id.to_owned(), vec![host.to_owned()])));
         let version_types = vec![loud("1", 2, 0, 0), loud("2", 10, 5, 40), loud("3", 0, 0, 0)];
         let uncaught = Recent { requests: 4, ..Recent::default() };
         let rows = rows(Top { seconds: 2, uncaught, version_types, ..Top::default() }, &hosts);

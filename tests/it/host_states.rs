@@ -24,9 +24,8 @@ async fn all_show(system: &System, condition: &str, short: &str, sentence: &str)
         let host = call(system, "GET", &format!("/hosts/{HOST}"), None).await;
         let listed = call(system, "GET", "/hosts", None).await;
         let explained = call(system, "GET", &format!("/routes/explain?host={HOST}"), None).await;
-        let said = async |words: &str| {
-            type_in(system, &words.split(' ').collect::<Vec<_>>()).await.done().out
-        };
+        let said =
+            async |words: &str| type_in(system, &words.split(' ').collect::<Vec<_>>()).await.done().out;
         let page = async |address: &str| system.api("GET", address, None).await.text();
         let all = [
             ("GET /hosts/{host}", host["state"].to_string(), sentence),
@@ -73,7 +72,8 @@ async fn send(system: &System, times: usize, status: u16) {
 async fn a_planned_mode_is_shown_everywhere_and_raises_no_alarm() {
     let system = System::start("host-modes").await;
     let app = App::start("app").await;
-    let health = json!({"path": "/status/500", "interval_seconds": 1, "timeout_ms": 500, "unhealthy_after": 1});
+    let health =
+        json!({"path": "/status/500", "interval_seconds": 1, "timeout_ms": 500, "unhealthy_after": 1});
     system.register("one", &app, HOST, "7").await;
     system.until_answered_by(HOST, &app).await;
     all_show(&system, "healthy", "healthy", "Requests are routed to an instance.").await;
@@ -108,7 +108,8 @@ async fn a_planned_mode_is_shown_everywhere_and_raises_no_alarm() {
     })
     .await;
     let found = problems(&system).await;
-    let raised = found.iter().any(|id| ["server-errors", "host-unhealthy", "instance-unhealthy"].contains(&&**id));
+    let raised =
+        found.iter().any(|id| ["server-errors", "host-unhealthy", "instance-unhealthy"].contains(&&**id));
     assert!(!raised, "{found:?}");
 
     let moved = json!({"redirect": {"to": "https://elsewhere.test"}});
@@ -140,7 +141,13 @@ async fn failures_and_ejections_are_shown_with_the_host() {
         if found.contains_key(&bad.address.to_string()) { Ok(()) } else { Err(status.to_string()) }
     })
     .await;
-    all_show(&system, "ejected", "1 of 2 ejected", "1 of 2 instances is ejected, because requests to them failed.").await;
+    all_show(
+        &system,
+        "ejected",
+        "1 of 2 ejected",
+        "1 of 2 instances is ejected, because requests to them failed.",
+    )
+    .await;
     assert!(problems(&system).await.iter().any(|id| id == "instances-ejected"));
 
     good.set(Mode::Status(500));

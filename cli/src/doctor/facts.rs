@@ -333,8 +333,7 @@ async fn minutes(
 ) -> Result<Vec<VersionType>, Error> {
     let mut read: BTreeMap<String, Recent> = BTreeMap::new();
     for by in ["requests", "errors"] {
-        let asked =
-            Loudest { by: Some(by.to_owned()), limit: Some(MAX_VERSION_TYPES), ..Loudest::default() };
+        let asked = Loudest { by: Some(by.to_owned()), limit: Some(MAX_VERSION_TYPES), ..Loudest::default() };
         let top: Top = client.get(&with_query("/stats/top", &asked)).await?;
         read.extend(top.version_types.into_iter().map(|one| (one.id, one.recent)));
     }

@@ -177,7 +177,8 @@ impl Reading {
             return (Condition::NoInstance, "no instance".to_owned(), text);
         }
         if self.unhealthy >= self.instances {
-            let text = "No instance is healthy, so health is ignored and all of them receive requests.".to_owned();
+            let text =
+                "No instance is healthy, so health is ignored and all of them receive requests.".to_owned();
             return (Condition::Unhealthy, "unhealthy".to_owned(), text);
         }
         if is_failing(self.requests, self.failed) {
@@ -190,7 +191,8 @@ impl Reading {
             return (Condition::Ejected, format!("{} of {} ejected", self.ejected, self.instances), text);
         }
         if self.unhealthy > 0 {
-            let text = format!("{}; requests are routed to the others.", self.out_of(self.unhealthy, "unhealthy"));
+            let text =
+                format!("{}; requests are routed to the others.", self.out_of(self.unhealthy, "unhealthy"));
             return (Condition::Degraded, format!("{} unhealthy", self.unhealthy), text);
         }
         let text = match self.instances {

@@ -62,7 +62,12 @@ mod tests {
     fn an_unhealthy_instance_is_named_with_the_reason() {
         let with = |unhealthy: Option<&str>| {
             let unhealthy = unhealthy.map(str::to_owned);
-            instance(&Instance { id: "i-1".to_owned(), host: "a.example".to_owned(), unhealthy, planned: false })
+            instance(&Instance {
+                id: "i-1".to_owned(),
+                host: "a.example".to_owned(),
+                unhealthy,
+                planned: false,
+            })
         };
         assert_eq!(with(None), None);
         assert!(

@@ -2,7 +2,9 @@
 
 use std::collections::HashMap;
 
-use signalbox_api::routes::{Answer, Candidate, Explained, ExplainedPath, ExplainedShare, Explanation, HostState, Step};
+use signalbox_api::routes::{
+    Answer, Candidate, Explained, ExplainedPath, ExplainedShare, Explanation, HostState, Step,
+};
 
 use super::{
     Line, Owner, PathRule, RequestPath, TableHost,

@@ -31,7 +31,8 @@ impl Label {
     pub fn parse(text: &str, field: &'static str) -> Result<Self, Invalid> {
         // The statistics count the requests of all version types under it.
         if text == "*" {
-            let detail = format!("{field} cannot be *: the statistics use it for the sum over all version types");
+            let detail =
+                format!("{field} cannot be *: the statistics use it for the sum over all version types");
             return Err(Invalid::new("invalid_label", field, detail));
         }
         let fits = (1..=64).contains(&text.len())

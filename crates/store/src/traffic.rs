@@ -25,8 +25,7 @@ pub const NO_ROUTE: &str = "null";
 /// Maximum members that are read of a ranking: all that it can have.
 const MAX_RANKED: i64 = 14_000;
 /// In the order of [`Sums::read`].
-const METRICS: [&str; 8] =
-    ["requests", "bytes", "4xx", "5xx", "edge_5xx", "timecount", "time", "nginxtime"];
+const METRICS: [&str; 8] = ["requests", "bytes", "4xx", "5xx", "edge_5xx", "timecount", "time", "nginxtime"];
 
 /// The counters of a period.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]

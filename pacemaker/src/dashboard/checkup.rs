@@ -5,12 +5,7 @@
 //! most 5% of the time. Every source has the same deadline, so a server that hangs delays no page, and its checks are
 //! listed as skipped.
 
-use std::{
-    collections::HashSet,
-    fmt::Display,
-    sync::Arc,
-    time::Duration,
-};
+use std::{collections::HashSet, fmt::Display, sync::Arc, time::Duration};
 
 use parking_lot::Mutex;
 use signalbox_access::Caller;
@@ -294,8 +289,10 @@ fn add_traffic(
     now_ms: u64,
 ) {
     let states = states(hosts.iter().flatten(), minute, reports, now_ms);
-    let host =
-        |(host, state): (&HostSummary, &State)| hosts::Host { name: host.name.to_string(), state: state.clone() };
+    let host = |(host, state): (&HostSummary, &State)| hosts::Host {
+        name: host.name.to_string(),
+        state: state.clone(),
+    };
     facts.hosts = known(hosts, |hosts| hosts.iter().zip(&states).map(host).collect());
     facts.instances = known(hosts, |hosts| {
         let instances = hosts.iter().zip(&states).flat_map(|(host, state)| {

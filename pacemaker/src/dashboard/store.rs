@@ -19,9 +19,9 @@ use signalbox_store::{
     traffic::{LAG_SECONDS, Recent, counters, recent},
 };
 
-pub(super) use signalbox_store::traffic::Sums;
 pub(super) use latency::{Latencies, Times};
 pub(super) use series::{Range, Series};
+pub(super) use signalbox_store::traffic::Sums;
 
 const MINUTE_SECONDS: i64 = 60;
 /// How many version types with most requests, and as many with most errors, are read exactly.
@@ -120,10 +120,7 @@ impl Traffic {
     }
 
     /// The last minute: in total, and of all version types, or of `own` only.
-    pub(super) async fn last_minute(
-        &self,
-        own: Option<&HashSet<&str>>,
-    ) -> Result<Arc<Recent>, redis::Error> {
+    pub(super) async fn last_minute(&self, own: Option<&HashSet<&str>>) -> Result<Arc<Recent>, redis::Error> {
         match own {
             None => {
                 let read = recent(&self.stats, MINUTE_SECONDS, MAX_EXACT, None);
@@ -182,7 +179,9 @@ mod tests {
         let fill = stats.command("EVAL").arg(fill).arg(2).key(&requests).key(&errors);
         fill.run().await.unwrap();
         let hour = second - second.rem_euclid(3600);
-        for (id, metric, value) in [("zz", "requests", 900), ("zz", "bytes", 7), ("zy", "5xx", 4), ("*", "requests", 6904)] {
+        for (id, metric, value) in
+            [("zz", "requests", 900), ("zz", "bytes", 7), ("zy", "5xx", 4), ("*", "requests", 6904)]
+        {
             let history = key::history(id, hour, metric);
             stats.command("HSET").key(&history).arg(second).arg(value).run().await.unwrap();
         }

@@ -73,6 +73,9 @@ pub(super) async fn top(
         total: recent(&read.total),
         uncaught: recent(&read.no_route),
         active: read.by_id.len() as u64,
-        version_types: loudest.into_iter().map(|(id, sums)| Loud { id: id.clone(), recent: recent(sums) }).collect(),
+        version_types: loudest
+            .into_iter()
+            .map(|(id, sums)| Loud { id: id.clone(), recent: recent(sums) })
+            .collect(),
     }))
 }

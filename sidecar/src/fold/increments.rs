@@ -62,12 +62,27 @@ struct Entry {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kind {
     Totals,
-    History { hour: u64, metric: usize },
-    Rollup { hour: u64, metric: usize },
-    Latency { hour: u64, bucket: usize },
-    InstanceLatency { hour: u64, bucket: usize },
+    History {
+        hour: u64,
+        metric: usize,
+    },
+    Rollup {
+        hour: u64,
+        metric: usize,
+    },
+    Latency {
+        hour: u64,
+        bucket: usize,
+    },
+    InstanceLatency {
+        hour: u64,
+        bucket: usize,
+    },
     /// A sorted set; the others are hashes.
-    Ranking { minute: u64, by: usize },
+    Ranking {
+        minute: u64,
+        by: usize,
+    },
 }
 
 /// The increments of a window that one script adds.
@@ -133,7 +148,11 @@ impl Fold {
         self.push_total(&mut all, &mut minutes);
         for (minute, rankings) in rankings {
             for (by, fields) in rankings.into_iter().enumerate().filter(|(_, fields)| !fields.is_empty()) {
-                all.hashes.push(Entry { name: 0, kind: Kind::Ranking { minute, by }, begin: all.fields.len() });
+                all.hashes.push(Entry {
+                    name: 0,
+                    kind: Kind::Ranking { minute, by },
+                    begin: all.fields.len(),
+                });
                 all.fields.extend(fields);
             }
         }

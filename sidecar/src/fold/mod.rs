@@ -526,7 +526,8 @@ mod tests {
             fold.line(line(key, minute, code, 10, upstream).as_bytes());
         }
         for other in ["null", "pacemaker"] {
-            let line = line(17, minute, 500, 10, "0.001").replace("\"key\":\"17\"", &format!("\"key\":\"{other}\""));
+            let line =
+                line(17, minute, 500, 10, "0.001").replace("\"key\":\"17\"", &format!("\"key\":\"{other}\""));
             fold.line(line.as_bytes());
         }
         let mut counters = Counters::new();

@@ -185,8 +185,7 @@ impl Store for Connection {
         };
         let history = |hash: &Hash<'_>| {
             let name = hash.key.as_str();
-            let wanted =
-                name.starts_with("history:") && name.ends_with(":requests") && key(name) != TOTAL;
+            let wanted = name.starts_with("history:") && name.ends_with(":requests") && key(name) != TOTAL;
             wanted.then(|| (key(name), hash.fields.iter().map(|(_, more)| more).sum()))
         };
         let written = Written {

@@ -83,7 +83,10 @@ impl Store {
         batch.add("HGET", &self.keys(queue).count(), "waiting");
         let (revision, ranked, waiting): (Option<u64>, Option<u64>, Option<u64>) = batch.query().await?;
         // The facets that an older version stored are ranked when the definition is put into effect again.
-        Ok(QueueState { revision: revision.filter(|_| ranked.is_some()), waiting: waiting.unwrap_or_default() })
+        Ok(QueueState {
+            revision: revision.filter(|_| ranked.is_some()),
+            waiting: waiting.unwrap_or_default(),
+        })
     }
 
     /// Statistics of queues in this shard: the script's counters, and the numbers of facets and of dead letters.

@@ -21,7 +21,10 @@ use crate::{
     },
     http::Problem,
 };
-use signalbox_diagnosis::{Severity, hosts::{Condition, State}};
+use signalbox_diagnosis::{
+    Severity,
+    hosts::{Condition, State},
+};
 use signalbox_store::keys::stats::TOTAL;
 
 /// Maximum version types in the charts of a confined caller: those with the most requests. Others see all requests.

@@ -69,15 +69,12 @@ fn view(hostname: String, host: TableHost, registered: bool, caller: &Caller) ->
 }
 
 /// Hosts with their states.
-async fn views(
-    app: &App,
-    names: Vec<String>,
-    caller: &Caller,
-) -> Result<Vec<Host>, Problem> {
+async fn views(app: &App, names: Vec<String>, caller: &Caller) -> Result<Vec<Host>, Problem> {
     let store = app.registry.store();
     let hosts = store.table_hosts(&names).await?;
     let states = store.host_states(&hosts).await?;
-    let view = |((name, host), state)| Host { state: Some(host_state(state)), ..view(name, host, true, caller) };
+    let view =
+        |((name, host), state)| Host { state: Some(host_state(state)), ..view(name, host, true, caller) };
     Ok(names.into_iter().zip(hosts).zip(states).map(view).collect())
 }
 
