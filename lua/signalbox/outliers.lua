@@ -341,7 +341,8 @@ function _M.describe(address)
     return is_ejected(address) and till_ms or 0, times or 0, dict:get("f:" .. address) or row and row.failures or 0
 end
 
--- The ejected addresses with the ends of their ejections in unix milliseconds, those that end last first, at most `most`.
+-- The ejected addresses with the ends of their ejections in unix milliseconds, at most `most`; those that end last are
+-- first.
 function _M.list(most)
     local found = {}
     if _M.any() then
