@@ -9,6 +9,7 @@ local hostname = require("signalbox.hostname")
 local in_flight = require("signalbox.in_flight")
 local json = require("signalbox.json")
 local link = require("signalbox.link")
+local outliers = require("signalbox.outliers")
 local resolve = require("signalbox.resolve")
 local routes = require("signalbox.routes")
 local secret = require("signalbox.secret")
@@ -56,6 +57,18 @@ local function under_way()
     return "{" .. concat(parts, ",") .. "}"
 end
 
+-- Maximum number of ejected instances that a router reports: the report is written every second.
+local MAX_EJECTED = 200
+
+-- Ejected instances: address and end of the ejection in unix milliseconds.
+local function ejected()
+    local parts = outliers.list(MAX_EJECTED)
+    for i = 1, #parts do
+        parts[i] = format("%s:%.0f", json.string(parts[i][1]), parts[i][2])
+    end
+    return "{" .. concat(parts, ",") .. "}"
+end
+
 local function requested_names()
     local names = certificates.requested()
     for i = 1, #names do
@@ -79,12 +92,12 @@ local function status()
     ngx.print(format(
         '{"connected":%s,"reason":%s,"stale":%s,"alarm":%s,"serial":%.0f,"epoch":%s,"hosts":%d,"suspects":%d,'
             .. '"negative":%d,"known":%d,"generation":%.0f,"worker":%d,"memory_kb":%d,"in_flight":%s,'
-            .. '"requested_names":%s,"workers":%s}\n',
+            .. '"ejected":%s,"requested_names":%s,"workers":%s}\n',
         connected and "true" or "false", reason and json.string(reason) or "null", stale and "true" or "false",
         alarm and json.string(alarm) or "null",
         ack.lowest(workers), json.string(ack.epoch(workers)), routes.hosts, routes.suspects, routes.absent:size(),
         shared.size(), shared.generation(), ngx.worker.id() or -1, collectgarbage("count"), under_way(),
-        requested_names(), ack.workers_json(workers)))
+        ejected(), requested_names(), ack.workers_json(workers)))
 end
 
 local function table_text()

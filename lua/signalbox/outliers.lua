@@ -36,7 +36,7 @@ local round_robin = require("signalbox.balance.round_robin")
 local now, time_of_day, log, WARN = clock.now, ngx.now, ngx.log, ngx.WARN
 local format, match = string.format, string.match
 local floor, random = math.floor, math.random
-local tonumber, pairs = tonumber, pairs
+local tonumber, pairs, sort = tonumber, pairs, table.sort
 local plain_next, rules_of, served, usable = record.plain_next, record.rules, record.served, record.usable
 
 local dict = ngx.shared.signalbox_outliers
@@ -341,6 +341,27 @@ function _M.describe(address)
     local till_ms = till and floor((time_of_day() + till - now()) * 1000)
     local row = rows:get(address)
     return is_ejected(address) and till_ms or 0, times or 0, dict:get("f:" .. address) or row and row.failures or 0
+end
+
+-- The ejected addresses with the ends of their ejections in unix milliseconds, at most `most`; those that end last are
+-- first.
+function _M.list(most)
+    local found = {}
+    if _M.any() then
+        local ahead = time_of_day() - now()
+        for address, till in pairs(ejected) do
+            if till > now() then
+                found[#found + 1] = { address, floor((till + ahead) * 1000) }
+            end
+        end
+        sort(found, function(a, b)
+            return a[2] > b[2]
+        end)
+        for i = #found, most + 1, -1 do
+            found[i] = nil
+        end
+    end
+    return found
 end
 
 function _M.ejections()

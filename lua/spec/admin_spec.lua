@@ -48,6 +48,7 @@ return function(it)
         in_flight.finish("127.0.0.1:1")
         equal({ status.connected, status.stale, status.alarm, status.serial, status.epoch },
             { false, true, "table_regressed", 7, "aa" })
+        equal(status.ejected, {})
         equal({ status.hosts, status.negative, status.known, status.suspects, status.worker, status.in_flight },
             { 1, 1, 1, 0, 0, { ["127.0.0.1:1"] = 1 } })
         truthy(status.memory_kb > 100, "memory")

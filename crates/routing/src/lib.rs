@@ -61,6 +61,7 @@ mod propagation;
 mod reconciler;
 mod registry;
 mod routers;
+mod state;
 mod store;
 mod sweeper;
 #[cfg(test)]
@@ -75,5 +76,6 @@ pub use metrics::Metrics;
 pub use reconciler::Reconciler;
 pub use registry::{AlteredPolicy, DrainedNode, Limits, NotSwitched, Registry, ResourceChange};
 pub use routers::{Convergence, KNOWN_MS, LIVE_MS, Routers, has_acknowledged, liveness};
+pub use state::{HostTable, ejected, host_state};
 pub use store::{Certificate, InstanceState, Live, RouterReport, Store, Stored, TableState, Wanted};
 pub use sweeper::Sweeper;

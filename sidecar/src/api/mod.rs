@@ -5,7 +5,8 @@
 //! | path | answers | access |
 //! |---|---|---|
 //! | `/stats/{workspace,application,version,version_type,node}/{id}` | totals | `read` |
-//! | `/stats/uncaught`, `/stats/pacemaker` | totals | `read` |
+//! | `/stats/total`, `/stats/uncaught`, `/stats/pacemaker` | totals | `read` |
+//! | `/stats/top?by=&seconds=&limit=` | the loudest version types | `read` |
 //! | `…/history?metric=&start=&end=&step=` | `[[unix second, value], …]` | `read` |
 //! | `…/latency?start=&end=` | histogram of upstream response times | `read` |
 //! | `/stats/instance/{id}`, the same with `/latency` | histogram of one instance's answers | `read` |
@@ -21,6 +22,7 @@ mod problem;
 mod store;
 mod stream;
 mod subject;
+mod top;
 mod totals;
 
 use std::{any::Any, sync::Arc};
@@ -87,9 +89,11 @@ pub fn router(
         stopping,
     };
     let guarded = Router::new()
+        .nest("/stats/total", of_subject())
         .nest("/stats/uncaught", of_subject())
         .nest("/stats/pacemaker", of_subject())
         .nest("/stats/{kind}/{id}", of_subject())
+        .route("/stats/top", get(top::top))
         .route("/stats/instance/{id}", get(latency::instance))
         .route("/stats/instance/{id}/latency", get(latency::instance))
         .route_layer(middleware::from_fn_with_state(app.clone(), auth::require_read));
@@ -100,7 +104,7 @@ pub fn router(
         .route("/stats/openapi.json", get(openapi_page))
         .merge(guarded)
         .fallback(|| async {
-            let detail = "Unknown path. Use /stats/{kind}/{id}, /stats/uncaught or /stats/pacemaker, each also with /history, /latency or /stream, or /stats/instance/{id}.";
+            let detail = "Unknown path. Use /stats/{kind}/{id}, /stats/total, /stats/uncaught or /stats/pacemaker, each also with /history, /latency or /stream, or /stats/top or /stats/instance/{id}.";
             Problem::new(StatusCode::NOT_FOUND, "not_found", detail)
         })
         .method_not_allowed_fallback(|| async {

@@ -66,6 +66,8 @@ pub struct Report {
     pub in_flight: String,
     /// Server names without a certificate that clients asked for recently, as JSON from nginx.
     pub requested_names: String,
+    /// Ejected instances, as JSON from nginx: address and end of the ejection in unix milliseconds.
+    pub ejected: String,
     /// Requests that never reached the log.
     pub lost: u64,
     /// Snapshots written.
@@ -236,10 +238,12 @@ impl Service {
                     {
                         let mut report = self.watch.lock();
                         report.alarm = status.alarm;
-                        report.in_flight =
-                            status.in_flight.map_or_else(String::new, |counts| counts.get().to_owned());
-                        report.requested_names =
-                            status.requested_names.map_or_else(String::new, |names| names.get().to_owned());
+                        let text = |part: Option<Box<serde_json::value::RawValue>>| {
+                            part.map_or_else(String::new, |part| part.get().to_owned())
+                        };
+                        report.in_flight = text(status.in_flight);
+                        report.requested_names = text(status.requested_names);
+                        report.ejected = text(status.ejected);
                     }
                     self.snapshot(&mut snapshot, status.generation).await;
                 }

@@ -45,6 +45,8 @@ pub(super) struct Status {
     pub(super) in_flight: Option<Box<RawValue>>,
     /// Server names without a certificate that clients asked for, as an array.
     pub(super) requested_names: Option<Box<RawValue>>,
+    /// Ejected instances, as an object: address and end of the ejection in unix milliseconds.
+    pub(super) ejected: Option<Box<RawValue>>,
 }
 
 /// The used counters of `/edge/connections`.

@@ -104,6 +104,8 @@ async fn targets(system: &System) -> Vec<String> {
         "/dashboard/policy?name=b.test",
         "/stats/application/application",
         "/stats/uncaught",
+        "/stats/total",
+        "/stats/top",
         "/stats/pacemaker/history",
         "/stats/instance/theirs",
         "/events?environment=6",

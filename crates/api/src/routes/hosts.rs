@@ -29,6 +29,23 @@ pub struct Host {
     pub rules: Option<Box<RawValue>>,
     /// Whether it was registered through this API; else it was written to the routes primary by hand.
     pub registered: bool,
+    /// What its requests get now.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub state: Option<HostState>,
+}
+
+/// What the requests of a host get, by its policy, the health of its instances, the ejections that routers report, and the
+/// last minute's requests of its version types.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema), schema(as = HostStateView))]
+pub struct HostState {
+    /// `healthy`, `paused`, `redirects`, `maintenance`, `degraded` (some instances are unhealthy), `ejected` (routers have
+    /// ejected instances), `failing` (many requests fail), `unhealthy` (no instance is healthy) or `no_instance`.
+    pub condition: String,
+    /// A few words, such as `2 of 3 ejected`.
+    pub short: String,
+    /// A sentence, or two.
+    pub summary: String,
 }
 
 /// A page of hosts.

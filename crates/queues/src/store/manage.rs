@@ -68,15 +68,17 @@ impl Store {
         known: &[&Definition],
     ) -> Result<Configured, Error> {
         let keys = self.keys(queue);
-        let (revision, settled): (Option<u64>, Option<u64>) =
-            self.redis().command("HMGET").key(&keys.settings()).arg(("revision", "settled")).query().await?;
-        if settled == Some(definition.revision) {
+        let settings = self.redis().command("HMGET").key(&keys.settings());
+        let (revision, settled, ranked): (Option<u64>, Option<u64>, Option<u64>) =
+            settings.arg(("revision", "settled", "ranked")).query().await?;
+        if settled == Some(definition.revision) && ranked.is_some() {
             return Ok(Configured::Done);
         }
         let part = |base: Option<u64>| Part { queue, stamp, definition, base, is_last: false };
         let is_base = |base: &&&Definition| {
             // Parts of another revision may be in effect, if a pacemaker that configured it was interrupted.
             Some(base.revision) == settled
+                && ranked.is_some()
                 && revision == settled
                 && base.in_flight_limit == definition.in_flight_limit
         };

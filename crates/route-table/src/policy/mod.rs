@@ -226,6 +226,28 @@ impl Policy {
         Self { paths, ..self }
     }
 
+    /// Whether the policy pauses or closes the host.
+    pub fn has_mode(&self) -> bool {
+        self.pause.is_some() || self.maintenance.is_some()
+    }
+
+    /// The policy with the time and the author of its pause and of its maintenance: those of `before`, the stored policy, if it
+    /// has them as well, otherwise `now`.
+    #[must_use]
+    pub fn marked(mut self, before: Option<&Self>, now: (u64, &str)) -> Self {
+        let fresh = || (Some(now.0), Some(now.1.to_owned()));
+        if let Some(pause) = &mut self.pause {
+            let stored = before.and_then(|before| before.pause.as_ref());
+            (pause.since_ms, pause.by) = stored.map_or_else(fresh, |one| (one.since_ms, one.by.clone()));
+        }
+        if let Some(maintenance) = &mut self.maintenance {
+            let stored = before.and_then(|before| before.maintenance.as_ref());
+            (maintenance.since_ms, maintenance.by) =
+                stored.map_or_else(fresh, |one| (one.since_ms, one.by.clone()));
+        }
+        self
+    }
+
     /// The policy with `pause`, or without it to resume the host.
     #[must_use]
     pub fn with_pause(self, pause: Option<Pause>) -> Self {

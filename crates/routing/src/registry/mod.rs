@@ -15,7 +15,7 @@ use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use tokio::{sync::Notify, time::Instant};
 
-use super::{Error, Store, Stored};
+use super::{Error, Store, Stored, host_state};
 use crate::metrics::Metrics;
 use signalbox_access::Caller;
 use signalbox_route_table::{
@@ -125,7 +125,13 @@ impl Registry {
         let (_, serial, _) = self.store.table_head().await?;
         let now_ms = self.store.table_now_ms().await?;
         let leads = path.map(|path| leads_to(&records, path, question));
-        Ok((explain(host, candidates, &records, &owners, question, (serial, now_ms)), leads))
+        let state = match matched {
+            Some(record) => self.store.host_states(std::slice::from_ref(record)).await?.pop(),
+            None => None,
+        };
+        let mut explanation = explain(host, candidates, &records, &owners, question, (serial, now_ms));
+        explanation.state = state.map(host_state);
+        Ok((explanation, leads))
     }
 }
 

@@ -20,23 +20,26 @@ pub struct AlteredPolicy {
 
 impl Registry {
     /// Sets the policy of a host. Repeating it changes nothing, but completes what an earlier attempt left. An empty
-    /// policy is the same as none. With `expected`, only if the policy has this revision; 0 if there is none.
+    /// policy is the same as none. With `expected`, only if the policy has this revision; 0 if there is none. Returns the policy
+    /// as it is stored, too.
     pub async fn set_policy(
         &self,
         caller: &Caller,
         hostname: &Hostname,
         policy: &Policy,
         expected: Option<u64>,
-    ) -> Result<ResourceChange, Error> {
+    ) -> Result<(ResourceChange, Policy), Error> {
         check_names(caller, std::slice::from_ref(hostname))?;
         check_services(caller, hostname, policy)?;
-        if expected.is_some() || policy.clone().keep_hidden(None).is_err() {
+        if expected.is_some() || policy.has_mode() || policy.clone().keep_hidden(None).is_err() {
             let set =
                 self.alter_policy(caller, hostname, expected, |before| policy.clone().keep_hidden(before));
-            return Ok(set.await?.change);
+            let set = set.await?;
+            return Ok((set.change, set.after));
         }
-        let policy = Some(policy).filter(|policy| !policy.is_empty());
-        self.set_resource(caller, hostname, policy, None).await?.ok_or(Error::Contended)
+        let wanted = Some(policy).filter(|policy| !policy.is_empty());
+        let changed = self.set_resource(caller, hostname, wanted, None).await?.ok_or(Error::Contended)?;
+        Ok((changed, policy.clone()))
     }
 
     /// Replaces the rules for paths of a host; `None` removes them. The rest of its policy stays. Returns the policy,
@@ -67,7 +70,7 @@ impl Registry {
     ) -> Result<AlteredPolicy, Error> {
         check_names(caller, std::slice::from_ref(hostname))?;
         self.alter_policy(caller, hostname, None, |before| {
-            before.cloned().unwrap_or_default().with_pause(pause).check()
+            before.cloned().unwrap_or_default().with_pause(pause.clone()).check()
         })
         .await
     }
@@ -136,7 +139,11 @@ impl Registry {
                 return Err(Error::PolicyChanged { revision });
             }
             let before = before.map(|before| before.value);
-            let after = alter(before.as_ref())?;
+            let mut after = alter(before.as_ref())?;
+            if after.has_mode() {
+                let by = caller.person().unwrap_or(&caller.name);
+                after = after.marked(before.as_ref(), (self.store.fabric_now_ms().await?, by));
+            }
             let wanted = Some(&after).filter(|policy| !policy.is_empty());
             match self.set_resource(caller, hostname, wanted, Some(revision)).await? {
                 Some(change) => return Ok(AlteredPolicy { change, before, after }),

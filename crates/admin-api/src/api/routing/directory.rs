@@ -13,7 +13,7 @@ use std::{
 
 use parking_lot::Mutex;
 use signalbox_route_table::Hostname;
-use signalbox_routing::{Error, InstanceState, Store};
+use signalbox_routing::{Error, HostTable, InstanceState, Store};
 use tokio::{
     sync::watch,
     time::{Instant, timeout_at},
@@ -33,6 +33,8 @@ pub struct HostSummary {
     pub name: Hostname,
     /// Addresses that get its requests.
     pub instances: usize,
+    /// What the route table decides about its requests.
+    pub table: HostTable,
     /// Instances with a failed health check, each with the reason.
     pub unhealthy: Vec<(String, String)>,
     /// The version types of its instances, and the one that requests without an instance count for.
@@ -161,6 +163,7 @@ async fn read(store: &Store) -> Result<Reading, Error> {
             hosts.push(HostSummary {
                 name,
                 instances: record.addresses.len(),
+                table: HostTable::new(&record),
                 unhealthy: own()
                     .filter_map(|(id, state)| Some((id.clone(), state.unhealthy.clone()?)))
                     .collect(),

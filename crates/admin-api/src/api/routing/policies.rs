@@ -78,7 +78,7 @@ pub(super) async fn put(
     let policy = policy.check()?;
     app.acme.check(&hostname, &policy)?;
     note_before(&app, &notes, &caller, &hostname).await?;
-    let ruled = app.registry.set_policy(&caller, &hostname, &policy, expected).await?;
+    let (ruled, policy) = app.registry.set_policy(&caller, &hostname, &policy, expected).await?;
     app.acme.policy_changed(&hostname, &policy).await;
     let serial = wait(&app, &ruled.epoch, ruled.serial, patience).await?;
     Ok(ruled_host(serial, &hostname, &policy, ruled))
