@@ -40,11 +40,18 @@ struct Busy {
 
 const FIELDS: [Field<Busy>; 5] = [
     ("hostname", |one| SortKey::from(one.host.name.as_str())),
-    ("state", |one| SortKey::from(one.state.condition as u64)),
+    ("state", |one| SortKey::from(badness(one))),
     ("instances", |one| SortKey::from(one.host.instances as u64)),
     ("requests", |one| SortKey::from(one.minute.map(|minute| minute.requests))),
     ("errors", |one| SortKey::from(one.minute.map(|minute| minute.server_errors))),
 ];
+
+/// Orders hosts by their conditions, and those in the same condition by their requests.
+fn badness(one: &Busy) -> u64 {
+    const MAX_REQUESTS: u64 = (1 << 40) - 1;
+    let requests = one.minute.map_or(0, |minute| minute.requests.min(MAX_REQUESTS));
+    (one.state.condition as u64) << 40 | requests
+}
 
 #[derive(Debug, Template)]
 #[template(path = "dashboard/hosts.html")]
