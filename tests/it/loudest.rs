@@ -113,7 +113,7 @@ async fn until_first(traffic: &Traffic<'_>, address: &str, label: &str, wanted: 
 async fn the_loudest_is_first_whatever_its_name() {
     let system = System::start("loudest").await;
     let loud = App::start("loud").await;
-    type_in(&system, &["queues", "create", "mail", "--pattern", ".*"]).await.done();
+    type_in(&system, &["queues", "create", "mail", "--pattern", ".*:mail:welcome"]).await.done();
     register_many(&system, &loud).await;
     publish_many(&system).await;
     system.until_answered_by("zz-loud.test", &loud).await;
