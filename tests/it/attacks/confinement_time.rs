@@ -180,7 +180,7 @@ async fn the_tasks_of_a_revoked_token_end() {
     let (revoked, kept, expiring) = (secret("revoked").await, secret("kept").await, secret("expiring").await);
     let start = async |token: &str| {
         // One label per second: it would take minutes.
-        let task = json!({"operation": "evaluate", "rate": 1});
+        let task = json!({"operation": "evaluate", "filter": {}, "rate": 1});
         let request = Request::new("POST", "admin", "/state-machines/own/tasks").token(token).json(&task);
         let started = request.send(system.pacemaker).await.unwrap();
         assert_eq!(started.status, 202, "{}", started.text());
