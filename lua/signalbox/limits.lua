@@ -10,7 +10,8 @@
 -- When the memory is full, new clients are not counted. No counter is evicted: a client that invents a header value for
 -- each request could otherwise end the limits of all others.
 --
---   signalbox_limits   "r|<name>|<client>"  milliseconds of clock.lua;  "c|<name>|<client>"  requests in flight
+--   signalbox_limits   "r|<rate>/<burst>|<name>|<client>"  milliseconds of clock.lua
+--                      "c|<name>|<client>"  requests in flight
 
 local claims = require("signalbox.claims")
 local clock = require("signalbox.clock")
@@ -72,7 +73,9 @@ end
 
 -- Returns nil if the request may pass, otherwise the seconds until it may.
 function _M.request(name, rules)
-    local key = "r|" .. name .. "|" .. client(rules.rate_by, rules.rate_by_address)
+    -- The stored time means something else under another limit: when a limit is raised, no client must stay rejected.
+    local limit = rules.rate .. "/" .. rules.burst
+    local key = "r|" .. limit .. "|" .. name .. "|" .. client(rules.rate_by, rules.rate_by_address)
     local time, interval = now() * 1000, 1000 / rules.rate
     local due = dict:incr(key, interval)
     if not due then

@@ -9,8 +9,10 @@ use std::fmt;
 
 /// A place that is beyond the length of any list.
 const MAX_PLACE: u64 = u32::MAX as u64;
-/// Letters that are read together to find the one before a position.
+/// Letters that are read together to find the one before a position among those of the same millisecond, and how many of
+/// these steps are made.
 const STEP: u64 = 100;
+const MAX_STEPS: u64 = 10;
 
 /// When a letter became one, in unix milliseconds, and its ID.
 pub type DeadKey = (u64, u64);
@@ -49,23 +51,34 @@ impl DeadCursor {
     where
         F: Future<Output = Result<Vec<Option<DeadKey>>, E>>,
     {
-        let (mut end, mut step) = (self.place, 1);
-        while end > 0 {
-            let from = end.saturating_sub(step);
-            let letters = read(from, end - from).await?;
-            for (at, letter) in letters.iter().enumerate().rev() {
-                match letter {
-                    Some(letter) if *letter == self.last || letter.0 < self.last.0 => {
-                        return Ok(from + at as u64 + 1);
-                    }
-                    // Nothing shows that it has moved. A page of such letters must not begin again and again.
-                    None if step == 1 => return Ok(self.place),
-                    _ => {}
-                }
-            }
-            (end, step) = (from, STEP);
+        let Some(before) = self.place.checked_sub(1) else { return Ok(0) };
+        match read(before, 1).await?.first() {
+            // Nothing shows that it has moved. A page of such letters must not begin again and again.
+            Some(None) => return Ok(self.place),
+            Some(letter) if *letter == Some(self.last) => return Ok(self.place),
+            _ => {}
         }
-        Ok(0)
+        // Letters are in the order of their times. A client may have invented the place, so the number of reads must not
+        // depend on it.
+        let (mut from, mut to) = (0, before);
+        while from < to {
+            let middle = from + (to - from) / 2;
+            match read(middle, 1).await?.first() {
+                Some(letter) if letter.is_none_or(|letter| letter.0 < self.last.0) => from = middle + 1,
+                _ => to = middle,
+            }
+        }
+        for step in 0..MAX_STEPS {
+            let letters = read(from + step * STEP, STEP).await?;
+            if let Some(at) = letters.iter().position(|letter| *letter == Some(self.last)) {
+                return Ok(from + step * STEP + at as u64 + 1);
+            }
+            let is_later = |letter: &Option<DeadKey>| letter.is_some_and(|letter| letter.0 > self.last.0);
+            if letters.iter().any(is_later) || (letters.len() as u64) < STEP {
+                break;
+            }
+        }
+        Ok(from)
     }
 
     /// Moves it behind letters that were read from a place on.
@@ -113,6 +126,8 @@ mod tests {
         let without = |gone: u64| all.iter().copied().filter(|(_, id)| *id != gone).collect::<Vec<_>>();
         assert_eq!(found(&all, 300, &without(8)).await, 299);
         assert_eq!(found(&all, 300, &without(299)).await, 298, "its place is found by its time");
+        let same: Vec<DeadKey> = (0..500).map(|id| (1_000, id)).collect();
+        assert_eq!(found(&same, 300, &same[7..]).await, 293, "all are of one millisecond");
     }
 
     #[tokio::test]
@@ -125,6 +140,24 @@ mod tests {
             std::future::ready(Ok::<_, ()>(part.collect()))
         };
         assert_eq!(cursor.find(read).await.unwrap(), 3);
+    }
+
+    #[tokio::test]
+    async fn an_invented_position_costs_few_reads() {
+        let reads = std::cell::Cell::new(0);
+        for last in ["0:0", "1000:7", "9999999999999:0"] {
+            let cursor = DeadCursor::parse(&format!("0:{MAX_PLACE}:{last}"), 1).unwrap();
+            for length in [0, 10_000] {
+                let read = |from: u64, count: u64| {
+                    reads.set(reads.get() + 1);
+                    let places = from.min(length)..(from + count).min(length);
+                    std::future::ready(Ok::<_, ()>(places.map(|id| Some((1_000, id))).collect()))
+                };
+                let place = cursor.find(read).await.unwrap();
+                assert!(place <= length, "{place}");
+            }
+        }
+        assert!(reads.get() < 6 * (34 + MAX_STEPS), "{}", reads.get());
     }
 
     #[test]
