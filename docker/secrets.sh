@@ -15,5 +15,5 @@ give() {
 give 10010:10010 token users/pacemaker.password
 # The owner and the group: the pacemaker and the edge.
 give 10010:10011 edge.key
-give 10011:10011 token.sha256 users/edge.password users/sidecar.password
+give 10011:10011 token.sha256 daemons.key users/edge.password users/sidecar.password
 give 999:999 users/*.acl users/replication.conf users/sentinel.password users/health.password

@@ -112,10 +112,14 @@ fn json(record: &Record) -> Result<String, Failure> {
         .map_err(|error| Failure::internal(format!("cannot write the record as JSON: {error}")))
 }
 
-/// The person, if the caller is a proxy that signs people in.
+/// The person, if the caller is a proxy that signs people in; the label, if it is a state machine.
 fn who(record: &Record) -> String {
     let who = record.who.as_deref().unwrap_or("-");
-    record.person.as_ref().map_or_else(|| who.to_owned(), |person| format!("{person} ({who})"))
+    match (&record.person, &record.label) {
+        (Some(person), _) => format!("{person} ({who})"),
+        (None, Some(label)) => format!("{who} ({label})"),
+        (None, None) => who.to_owned(),
+    }
 }
 
 fn cells(record: &Record) -> [Cell; 9] {
@@ -124,7 +128,7 @@ fn cells(record: &Record) -> [Cell; 9] {
         Cell::Time(record.at_ms),
         record.kind.as_str(),
         who(record),
-        record.address,
+        record.address.as_deref().unwrap_or_default(),
         record.method,
         record.target,
         format!("{}{code}", record.status),
@@ -141,7 +145,7 @@ fn row(record: &Record) -> String {
         "{}  {:<8} {who:<16} {:<15} {} {} {}{code}",
         timestamp(record.at_ms),
         record.kind.as_str(),
-        record.address,
+        record.address.as_deref().unwrap_or("-"),
         record.method,
         record.target,
         record.status

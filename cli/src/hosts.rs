@@ -191,7 +191,7 @@ fn share(text: &str) -> Result<(String, f64), String> {
 pub(crate) async fn run(command: Command, remote: &Remote) -> Result<(), Failure> {
     match command {
         Command::List(listing) => {
-            let heads = ["HOST", "ADDRESSES", "VERSION TYPE", "SOURCE", "+INSTANCES"];
+            let heads = ["HOST", "STATE", "ADDRESSES", "VERSION TYPE", "SOURCE", "+INSTANCES"];
             let read = async |client: Client| Ok(client.routes().hosts().await?);
             listing.list(remote, read, heads, row).await
         }
@@ -269,9 +269,10 @@ pub(crate) async fn run(command: Command, remote: &Remote) -> Result<(), Failure
     }
 }
 
-fn row(host: &Host) -> [Cell; 5] {
+fn row(host: &Host) -> [Cell; 6] {
     let source = if host.registered { "registered" } else { "manual" };
-    cells![host.hostname, host.addresses, host.log_key, source, host.instance_ids]
+    let state = host.state.as_ref().map(|state| state.short.clone());
+    cells![host.hostname, state, host.addresses, host.log_key, source, host.instance_ids]
 }
 
 impl Force {

@@ -10,6 +10,9 @@ use crate::{exit::Failure, terminal::out};
 /// Creates what is missing. Nothing secret is printed.
 pub(crate) fn run(folder: &Path) -> Result<(), Failure> {
     Secrets::create(folder)?;
-    out!("{}: token, token.sha256, edge.key, and users/ for the Redis servers", folder.display());
+    out!(
+        "{}: token, token.sha256, edge.key, daemons.key, and users/ for the Redis servers",
+        folder.display()
+    );
     Ok(())
 }

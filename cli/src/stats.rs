@@ -11,7 +11,7 @@ use signalbox_client::{
     Client,
     routes::Filter,
     segment,
-    stats::{self, Point, Totals},
+    stats::{self, Loud, Loudest, Point, Recent, Top, Totals},
     with_query,
 };
 use tokio::time::{self, MissedTickBehavior};
@@ -28,7 +28,7 @@ use crate::{
 pub(crate) enum Command {
     /// Show the totals
     Show {
-        /// version_type/ID, version/ID, application/ID, workspace/ID, node/ID, uncaught or pacemaker
+        /// version_type/ID, version/ID, application/ID, workspace/ID, node/ID, total, uncaught or pacemaker
         #[arg(value_parser = subject)]
         subject: String,
     },
@@ -48,11 +48,11 @@ pub(crate) enum Command {
     },
     /// Watch a metric: a line per second, until Ctrl-C
     Watch(Watch),
-    /// Watch requests, errors and response times of all version types, busiest first, or of the instances of one
+    /// Watch requests, errors and response times of the busiest version types, or of the instances of one
     Top {
         /// Version type whose instances are shown, with their response times of the last minute
         version_type: Option<String>,
-        /// Interval that each table covers
+        /// Interval that each table covers, up to a minute
         #[arg(long, value_name = "DURATION", value_parser = duration, default_value = "2s")]
         interval: Duration,
         /// Print one table and exit
@@ -99,11 +99,11 @@ pub(crate) struct Watch {
 fn subject(text: &str) -> Result<String, String> {
     const KINDS: [&str; 5] = ["version_type", "version", "application", "workspace", "node"];
     match text.split_once('/') {
-        None if ["uncaught", "pacemaker"].contains(&text) => Ok(format!("/stats/{text}")),
+        None if ["total", "uncaught", "pacemaker"].contains(&text) => Ok(format!("/stats/{text}")),
         Some((kind, id)) if KINDS.contains(&kind) && !id.is_empty() => {
             Ok(format!("/stats/{kind}/{}", segment(id)))
         }
-        _ => Err("it is one of version_type/ID, version/ID, application/ID, workspace/ID, node/ID, uncaught, pacemaker"
+        _ => Err("it is one of version_type/ID, version/ID, application/ID, workspace/ID, node/ID, total, uncaught, pacemaker"
             .to_owned()),
     }
 }
@@ -201,7 +201,7 @@ async fn history(args: History, remote: &Remote) -> Result<(), Failure> {
     })
 }
 
-/// A version type, compared between two samples.
+/// The requests of a version type in the last seconds.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 struct Row {
     version_type: String,
@@ -214,22 +214,20 @@ struct Row {
 }
 
 impl Row {
-    fn new(hosts: &[String], before: &Totals, now: &Totals, seconds: f64) -> Self {
-        let grown = |now: u64, before: u64| {
-            #[expect(clippy::cast_precision_loss, reason = "counts of seconds")]
-            let grown = now.saturating_sub(before) as f64;
-            grown
-        };
-        let requests = grown(now.requests, before.requests);
+    fn new(version_type: String, hosts: Vec<String>, recent: &Recent, seconds: u64) -> Self {
+        #[expect(clippy::cast_precision_loss, reason = "counts of seconds")]
+        let [requests, errors, ms, bytes, seconds] =
+            [recent.requests, recent.server_errors, recent.nginxtime, recent.bytes, seconds.max(1)]
+                .map(|count| count as f64);
         let share = |part: f64| (requests > 0.0).then(|| part / requests);
         Self {
-            version_type: now.id.clone(),
-            hosts: hosts.to_vec(),
+            version_type,
+            hosts,
             requests_per_second: requests / seconds,
-            error_percent: share(100.0 * grown(now.server_errors, before.server_errors)),
-            mean_ms: share(grown(now.nginxtime, before.nginxtime)),
-            bytes_per_second: grown(now.bytes, before.bytes) / seconds,
-            requests: now.requests,
+            error_percent: share(100.0 * errors),
+            mean_ms: share(ms),
+            bytes_per_second: bytes / seconds,
+            requests: recent.requests,
         }
     }
 
@@ -258,57 +256,56 @@ fn names(hosts: &[String]) -> String {
 
 const HEADS: [&str; 7] = ["VERSION TYPE", "HOSTS", "REQ/S", "5XX %", "MEAN MS", "KIB/S", "REQUESTS"];
 
+/// Version types that are read: more than a terminal shows, so that they can be filtered and sorted.
+const MAX_READ: usize = 1000;
+
 async fn top(interval: Duration, once: bool, table: &Table, remote: &Remote) -> Result<(), Failure> {
     let client = remote.client()?;
-    let mut ticks = time::interval(interval.max(Duration::from_millis(200)));
+    let interval = interval.max(Duration::from_millis(200));
+    let asked = Loudest { seconds: Some(interval.as_secs().clamp(1, 60)), limit: Some(MAX_READ), by: None };
+    let path = with_query("/stats/top", &asked);
+    let mut ticks = time::interval(interval);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    ticks.tick().await;
-    let mut before = look(&client).await?;
-    let mut at = time::Instant::now();
+    let mut hosts = Hosts::new();
     loop {
         ticks.tick().await;
-        let (now, then) = (look(&client).await?, at);
-        at = time::Instant::now();
-        let rows = rows(&before, &now, (at - then).as_secs_f64());
-        before = now;
-        draw(table, remote, once, &rows, HEADS, Row::cells)?;
+        let top: Top = client.get(&path).await?;
+        if top.version_types.iter().any(|one| !hosts.contains_key(&one.id)) {
+            hosts = hosts_by_version_type(&client).await?;
+            // A version type without an instance is not searched again.
+            for one in &top.version_types {
+                hosts.entry(one.id.clone()).or_default();
+            }
+        }
+        draw(table, remote, once, &rows(top, &hosts), HEADS, Row::cells)?;
         if once || terminal::reader_is_gone() {
             return Ok(());
         }
     }
 }
 
-/// The hosts and totals of each version type that has an instance, and of requests without a route.
-type Look = BTreeMap<String, (Vec<String>, Totals)>;
+/// The hosts of each version type that has an instance.
+type Hosts = BTreeMap<String, Vec<String>>;
 
-async fn look(client: &Client) -> Result<Look, Failure> {
-    let mut hosts: BTreeMap<String, Vec<String>> = BTreeMap::new();
+async fn hosts_by_version_type(client: &Client) -> Result<Hosts, Failure> {
+    let mut hosts = Hosts::new();
     for instance in client.routes().instances(&Filter::default()).await? {
         let known = hosts.entry(instance.version_type_id).or_default();
         known.extend(instance.hostnames);
         known.sort_unstable();
         known.dedup();
     }
-    let mut look = Look::new();
-    for (id, hosts) in hosts {
-        let totals = client.get(&format!("/stats/version_type/{}", segment(&id))).await?;
-        look.insert(id, (hosts, totals));
-    }
-    let mut unrouted: Totals = client.get("/stats/uncaught").await?;
-    unrouted.id = "(no route)".to_owned();
-    look.insert(unrouted.id.clone(), (Vec::new(), unrouted));
-    Ok(look)
+    Ok(hosts)
 }
 
-/// Sorts by request rate. A version type that is missing in the first sample has no rates.
-fn rows(before: &Look, now: &Look, seconds: f64) -> Vec<Row> {
-    let mut rows: Vec<Row> = now
-        .iter()
-        .map(|(id, (hosts, totals))| {
-            let past = before.get(id).map_or(totals, |(_, totals)| totals);
-            Row::new(hosts, past, totals, seconds)
-        })
-        .collect();
+/// Version types and requests without a route, sorted by request rate.
+fn rows(top: Top, hosts: &Hosts) -> Vec<Row> {
+    let of = |one: Loud| {
+        let hosts = hosts.get(&one.id).cloned().unwrap_or_default();
+        Row::new(one.id, hosts, &one.recent, top.seconds)
+    };
+    let mut rows: Vec<Row> = top.version_types.into_iter().map(of).collect();
+    rows.push(Row::new("(no route)".to_owned(), Vec::new(), &top.uncaught, top.seconds));
     rows.sort_by(|a, b| b.requests_per_second.total_cmp(&a.requests_per_second));
     rows
 }
@@ -343,31 +340,23 @@ fn draw<T: Serialize, const N: usize>(
 mod tests {
     use super::*;
 
-    fn totals(id: &str, requests: u64, errors: u64, ms: u64) -> Totals {
-        Totals {
-            id: id.to_owned(),
-            requests,
-            bytes: requests * 2048,
-            nginxtime: ms,
-            server_errors: errors,
-            ..Totals::default()
-        }
-    }
-
-    fn look(all: &[Totals]) -> Look {
-        all.iter().map(|one| (one.id.clone(), (vec!["h".to_owned()], one.clone()))).collect()
+    fn loud(id: &str, requests: u64, server_errors: u64, nginxtime: u64) -> Loud {
+        let bytes = requests * 2048;
+        let recent = Recent { requests, bytes, nginxtime, server_errors, ..Recent::default() };
+        Loud { id: id.to_owned(), recent }
     }
 
     #[test]
-    fn rows_are_what_happened_in_between_busiest_first() {
-        let before = look(&[totals("1", 100, 0, 0), totals("2", 10, 0, 100)]);
-        let now = look(&[totals("1", 102, 0, 0), totals("2", 20, 5, 140), totals("3", 7, 7, 7)]);
-        let rows = rows(&before, &now, 2.0);
+    fn rows_are_what_happened_in_the_last_seconds_busiest_first() {
+        let hosts =
+            Hosts::from([("1", "h"), ("2", "h")].map(|(id, host)| (id.to_owned(), vec![host.to_owned()])));
+        let version_types = vec![loud("1", 2, 0, 0), loud("2", 10, 5, 40), loud("3", 0, 0, 0)];
+        let uncaught = Recent { requests: 4, ..Recent::default() };
+        let rows = rows(Top { seconds: 2, uncaught, version_types, ..Top::default() }, &hosts);
         let ids: Vec<&str> = rows.iter().map(|row| &*row.version_type).collect();
-        assert_eq!(ids, ["2", "1", "3"]);
-        assert_eq!(rows[0].cells(), cells!["2", "h", "5.0", "50.0", "4.0", "10.0", "20"]);
-        // A new version type has no rates.
-        assert_eq!(rows[2].cells(), cells!["3", "h", "0.0", "-", "-", "0.0", "7"]);
+        assert_eq!(ids, ["2", "(no route)", "1", "3"]);
+        assert_eq!(rows[0].cells(), cells!["2", "h", "5.0", "50.0", "4.0", "10.0", "10"]);
+        assert_eq!(rows[3].cells(), cells!["3", "-", "0.0", "-", "-", "0.0", "0"]);
     }
 
     #[test]
@@ -382,6 +371,7 @@ mod tests {
     fn a_subject_is_a_kind_and_an_id() {
         assert_eq!(subject("application/a b").unwrap(), "/stats/application/a%20b");
         assert_eq!(subject("uncaught").unwrap(), "/stats/uncaught");
+        assert_eq!(subject("total").unwrap(), "/stats/total");
         for text in ["", "7", "host/a", "version_type/", "uncaught/1"] {
             subject(text).unwrap_err();
         }
@@ -392,11 +382,5 @@ mod tests {
         assert_eq!(latency_subject("instance/a b").unwrap(), "/stats/instance/a%20b");
         assert_eq!(latency_subject("version_type/7").unwrap(), "/stats/version_type/7/latency");
         latency_subject("instance/").unwrap_err();
-    }
-
-    #[test]
-    fn restarted_counters_give_no_rate() {
-        let rows = rows(&look(&[totals("1", 100, 0, 0)]), &look(&[totals("1", 1, 0, 0)]), 1.0);
-        assert_eq!(rows[0].cells()[2], Cell::Text("0.0".to_owned()));
     }
 }

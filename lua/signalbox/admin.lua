@@ -9,8 +9,10 @@ local hostname = require("signalbox.hostname")
 local in_flight = require("signalbox.in_flight")
 local json = require("signalbox.json")
 local link = require("signalbox.link")
+local outliers = require("signalbox.outliers")
 local resolve = require("signalbox.resolve")
 local routes = require("signalbox.routes")
+local secret = require("signalbox.secret")
 local shared = require("signalbox.shared")
 local snapshot = require("signalbox.snapshot")
 
@@ -55,6 +57,18 @@ local function under_way()
     return "{" .. concat(parts, ",") .. "}"
 end
 
+-- Maximum number of ejected instances that a router reports: the report is written every second.
+local MAX_EJECTED = 200
+
+-- Ejected instances: address and end of the ejection in unix milliseconds.
+local function ejected()
+    local parts = outliers.list(MAX_EJECTED)
+    for i = 1, #parts do
+        parts[i] = format("%s:%.0f", json.string(parts[i][1]), parts[i][2])
+    end
+    return "{" .. concat(parts, ",") .. "}"
+end
+
 local function requested_names()
     local names = certificates.requested()
     for i = 1, #names do
@@ -78,18 +92,19 @@ local function status()
     ngx.print(format(
         '{"connected":%s,"reason":%s,"stale":%s,"alarm":%s,"serial":%.0f,"epoch":%s,"hosts":%d,"suspects":%d,'
             .. '"negative":%d,"known":%d,"generation":%.0f,"worker":%d,"memory_kb":%d,"in_flight":%s,'
-            .. '"requested_names":%s,"workers":%s}\n',
+            .. '"ejected":%s,"requested_names":%s,"workers":%s}\n',
         connected and "true" or "false", reason and json.string(reason) or "null", stale and "true" or "false",
         alarm and json.string(alarm) or "null",
         ack.lowest(workers), json.string(ack.epoch(workers)), routes.hosts, routes.suspects, routes.absent:size(),
         shared.size(), shared.generation(), ngx.worker.id() or -1, collectgarbage("count"), under_way(),
-        requested_names(), ack.workers_json(workers)))
+        ejected(), requested_names(), ack.workers_json(workers)))
 end
 
 local function table_text()
+    local hide = not secret.is_from("sidecar")
     -- Read before the table, so that a change while it is written causes another fetch and is never missed.
     local generation = format("%.0f", shared.generation())
-    local tag = '"' .. generation .. '"'
+    local tag = (hide and '"hidden-' or '"') .. generation .. '"'
     ngx.header["ETag"] = tag
     ngx.header["X-Signalbox-Generation"] = generation
     if ngx.var.http_if_none_match == tag then
@@ -102,7 +117,7 @@ local function table_text()
     end
     snapshot.write(generation, ngx.print, function()
         ngx.flush(true)
-    end)
+    end, hide)
 end
 
 -- Requires a header that neither a form nor a plain cross-site request can send.

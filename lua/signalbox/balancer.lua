@@ -36,12 +36,15 @@ local is_plain = record.is_plain
 local next_open, any_ejected = outliers.pick, outliers.any
 local may_grant = tries.may_grant
 local broke = budget.broke
-local host_of = usual.host
+local host_of, named_by_answer = usual.host, usual.named_by_answer
+local clean = response.clean
 local until_end = in_flight.until_end
 local exit, DECLINED, ERROR = ngx.exit, ngx.DECLINED, ngx.ERROR
 local log, ERR = ngx.log, ngx.ERR
 
 local _M = {}
+
+local NO_CONTENT = 204
 
 -- ngx.var.logkey without the name handling of the generic accessor. The buffers are written before each use; ngx.var
 -- has declared the function.
@@ -160,8 +163,14 @@ end
 
 -- The header filter of the hot path.
 function _M.header()
-    if status_of(get_request()) < 200 then
-        return response.check()
+    local request = get_request()
+    local status = status_of(request)
+    if status < 200 and response.check() then
+        return
+    end
+    local named = named_by_answer(request)
+    if named or status == NO_CONTENT then
+        clean(status, named)
     end
 end
 

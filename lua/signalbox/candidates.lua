@@ -75,7 +75,7 @@ local function is_light(record)
         return false
     end
     return #record.candidates > 0 and not (rules.guarded or rules.pause or rules.sticky or rules.timeouts
-        or rules.tls or rules.grpc or rules.response_headers)
+        or rules.buffering or rules.tls or rules.grpc or rules.response_headers)
 end
 
 -- Adds to a special record: `usable` (not draining), `candidates` (may get new requests), `groups` (version type → its

@@ -173,7 +173,7 @@ local function judge(shown_serial)
             log(WARN, "the table in Redis is rejected (", refusal, "): it has epoch ", shown_epoch or "none",
                 " and serial ", shown_serial or "none", "; accepted were epoch ", epoch or "none", " and serial ",
                 serial or "none", ". Routing continues with the last good table. Seed the primary again, or accept ",
-                "its table with POST /edge/accept.")
+                "its table with POST /edge/accept and the header `X-Signalbox-Accept: table`.")
         end
         alarm = refusal
         report()

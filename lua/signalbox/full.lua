@@ -33,12 +33,13 @@ local routes = require("signalbox.routes")
 local shared = require("signalbox.shared")
 local sticky = require("signalbox.balance.sticky")
 local tries = require("signalbox.tries")
+local usual = require("signalbox.usual")
 
 local log, ERR = ngx.log, ngx.ERR
 local now = clock.now
 local tcp = ngx.socket.tcp
-local byte, format, gmatch, gsub, lower = string.byte, string.format, string.gmatch, string.gsub, string.lower
-local sub = string.sub
+local byte, find, format, gmatch = string.byte, string.find, string.format, string.gmatch
+local gsub, lower, sub = string.gsub, string.lower, string.sub
 local get_request = base.get_request
 local rules_of = record.rules
 
@@ -49,6 +50,9 @@ local paused = {}
 
 local RETRY_AFTER_SECONDS = 1
 local SLASH = byte("/")
+-- What a browser accepts that wants a stream of events, which is never buffered.
+local EVENTS = "text/event-stream"
+local NO_CONTENT = 204
 -- nginx's status for the log.
 local CLIENT_CLOSED_REQUEST = 499
 -- How often a held request checks whether its only instance accepts connections again.
@@ -331,6 +335,9 @@ local function switch_location(route, host)
     elseif rules and rules.grpc then
         right = "grpc"
     end
+    if rules and rules.buffering and right ~= "grpc" and not find(ngx.var.http_accept or "", EVENTS, 1, true) then
+        right = right .. "_buffered"
+    end
     if right ~= way then
         return ngx.exec("@" .. right)
     end
@@ -351,23 +358,19 @@ local function drop_named_headers()
     end
 end
 
--- nginx has begun to forward an answer, so it closes the client's connection after the edge's own. The client has to
--- know: it would lose the next request that it sends there.
-local function close_after_answer()
-    if ngx.req.http_version() < 2 then
-        ngx.header["Connection"] = "close"
-    end
-end
+-- Answers in place of an instance whose answer cannot be forwarded, by $edge_unusual.
+local UNREADABLE = {
+    interim = { "interim_response", "The instance sent an interim response, such as 103 Early Hints, which this edge "
+        .. "cannot forward, or switched protocols although the request did not ask for it." },
+    not_http = { "not_http", "The instance did not answer in HTTP." },
+}
 
 -- Handles an unusual request, or an unusual answer of its instance (response.lua), as $edge_unusual describes it:
 -- answers it, or removes headers. tried: whether an instance received the request before.
 local function unusual(kind, tried)
     if kind == "interim" then
         uncount()
-        close_after_answer()
-        return answer.problem(502, "interim_response",
-            "The instance sent an interim response, such as 103 Early Hints, which this edge cannot forward, or "
-                .. "switched protocols although the request did not ask for it.")
+        return ngx.exec("@unreadable")
     elseif kind == "not_http" then
         uncount()
         local _, address = attempts.addresses()
@@ -375,8 +378,7 @@ local function unusual(kind, tried)
         if address and route then
             outliers.failed(route, address, "no HTTP")
         end
-        close_after_answer()
-        return answer.problem(502, "not_http", "The instance did not answer in HTTP.")
+        return ngx.exec("@unreadable")
     elseif kind == "loop" then
         -- No cache may store it: a client could send the header through a cache that others use.
         ngx.header["Cache-Control"] = "no-store"
@@ -388,6 +390,12 @@ local function unusual(kind, tried)
         -- This is done once, because guards set headers afterwards.
         drop_named_headers()
     end
+end
+
+-- In a location that closes the client's connection.
+function _M.unreadable()
+    local given = UNREADABLE[ngx.var.edge_unusual]
+    return answer.problem(502, given[1], given[2])
 end
 
 function _M.access()
@@ -508,6 +516,10 @@ end
 function _M.header()
     if response.check() then
         return
+    end
+    local named = usual.named_by_answer(get_request())
+    if named or ngx.status == NO_CONTENT then
+        response.clean(ngx.status, named)
     end
     local ctx = ngx.ctx
     local route = ctx.route

@@ -9,7 +9,7 @@ local reader = cjson.new()
 reader.decode_invalid_numbers(false)
 reader.decode_max_depth(16)
 
-local _M = { null = cjson.null, decode = reader.decode }
+local _M = { null = cjson.null, decode = reader.decode, encode = reader.encode }
 
 local function escape_control(c)
     return format("\\u%04x", byte(c))

@@ -2,14 +2,16 @@
 --
 -- Requests: the generic cell rate algorithm (ITU-T I.371). It keeps one number per client: the time at which all its
 -- requests would have been served at the allowed rate. A request that arrives too long before that time is rejected.
--- Reading and writing are two steps, so two workers at the same instant may let one request too many through.
+-- Workers decide at the same instant, so each adds its request to the time in one step, and subtracts it again if it is
+-- rejected. Only two first requests after a pause may count as one.
 --
 -- Connections: a count that is incremented before the request and decremented in its log phase (claims.lua).
 --
 -- When the memory is full, new clients are not counted. No counter is evicted: a client that invents a header value for
 -- each request could otherwise end the limits of all others.
 --
---   signalbox_limits   "r|<name>|<client>"  milliseconds of clock.lua;  "c|<name>|<client>"  requests in flight
+--   signalbox_limits   "r|<rate>/<burst>|<name>|<client>"  milliseconds of clock.lua
+--                      "c|<name>|<client>"  requests in flight
 
 local claims = require("signalbox.claims")
 local clock = require("signalbox.clock")
@@ -71,20 +73,35 @@ end
 
 -- Returns nil if the request may pass, otherwise the seconds until it may.
 function _M.request(name, rules)
-    local key = "r|" .. name .. "|" .. client(rules.rate_by, rules.rate_by_address)
+    -- The stored time means something else under another limit: when a limit is raised, no client must stay rejected.
+    local limit = rules.rate .. "/" .. rules.burst
+    local key = "r|" .. limit .. "|" .. name .. "|" .. client(rules.rate_by, rules.rate_by_address)
     local time, interval = now() * 1000, 1000 / rules.rate
-    local due = dict:get(key)
-    if not due or due < time then
-        due = time
+    local due = dict:incr(key, interval)
+    if not due then
+        local ok, err = dict:safe_add(key, time + interval, interval / 1000 + 1)
+        if ok then
+            return nil
+        end
+        -- Another worker may have added the client in the meantime.
+        due = err == "exists" and dict:incr(key, interval)
+        if not due then
+            if err ~= "exists" then
+                full(err)
+            end
+            return nil
+        end
     end
+    local early = due - interval - time
     -- The burst, plus the one request that a client exactly at the rate always has.
-    local early = due - time - rules.burst * interval
-    if early > 0.5 then
-        return ceil(early / 1000)
-    end
-    local ok, err = dict:safe_set(key, due + interval, (due + interval - time) / 1000 + 1)
-    if not ok then
-        full(err)
+    local over = early - rules.burst * interval
+    if over > 0.5 then
+        dict:incr(key, -interval)
+        return ceil(over / 1000)
+    elseif early < 0 then
+        dict:replace(key, time + interval, interval / 1000 + 1)
+    else
+        dict:expire(key, (due - time) / 1000 + 1)
     end
     return nil
 end

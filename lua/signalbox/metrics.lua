@@ -48,6 +48,11 @@ local function connections()
     end
 end
 
+-- Whether a daemon answered with its whole page.
+local function is_whole(response)
+    return response.status == 200 and not response.truncated
+end
+
 -- A daemon's page without its end mark.
 local function lines_of(body)
     local last = find(body, "# EOF", 1, true)
@@ -70,7 +75,7 @@ local function own(answers)
     end
     family("part_up", "gauge", "1 when the part answered this scrape.")
     for i = 1, #PARTS do
-        ngx.say(format('signalbox_edge_part_up{part="%s"} %d', PARTS[i], answers[i].status == 200 and 1 or 0))
+        ngx.say(format('signalbox_edge_part_up{part="%s"} %d', PARTS[i], is_whole(answers[i]) and 1 or 0))
     end
 end
 
@@ -84,7 +89,7 @@ function _M.serve()
     ngx.header["Content-Type"] = "application/openmetrics-text; version=1.0.0; charset=utf-8"
     own(answers)
     for i = 1, #PARTS do
-        if answers[i].status == 200 then
+        if is_whole(answers[i]) then
             ngx.print(lines_of(answers[i].body))
         end
     end

@@ -36,7 +36,7 @@ local round_robin = require("signalbox.balance.round_robin")
 local now, time_of_day, log, WARN = clock.now, ngx.now, ngx.log, ngx.WARN
 local format, match = string.format, string.match
 local floor, random = math.floor, math.random
-local tonumber, pairs = tonumber, pairs
+local tonumber, pairs, sort = tonumber, pairs, table.sort
 local plain_next, rules_of, served, usable = record.plain_next, record.rules, record.served, record.usable
 
 local dict = ngx.shared.signalbox_outliers
@@ -272,7 +272,8 @@ local function make_place(row, time)
     return false
 end
 
--- The number of consecutive failures, including this one.
+-- The number of consecutive failures, including this one. 0 for a failure that does not count: it is of a record that
+-- is not followed, so the requests that did not fail there would not be seen.
 local function in_a_row(route, address)
     local time = now()
     local row = rows:get(address)
@@ -287,15 +288,16 @@ local function in_a_row(route, address)
         row = { failures = 0, followed = 0, records = {} }
         rows:set(address, row)
     end
-    row.failures, row.last = row.failures + 1, time
     local followed = row.records[route]
-    if not followed and make_place(row, time) then
+    if not followed then
+        if not make_place(row, time) then
+            return 0
+        end
         followed = { served = served(route), at = time, failures = 0 }
         row.records[route] = followed
     end
-    if followed then
-        followed.failures = followed.failures + 1
-    end
+    row.failures, row.last = row.failures + 1, time
+    followed.failures = followed.failures + 1
     if row.failures == 1 then
         return (dict:get("f:" .. address) or 0) + 1
     end
@@ -339,6 +341,27 @@ function _M.describe(address)
     local till_ms = till and floor((time_of_day() + till - now()) * 1000)
     local row = rows:get(address)
     return is_ejected(address) and till_ms or 0, times or 0, dict:get("f:" .. address) or row and row.failures or 0
+end
+
+-- The ejected addresses with the ends of their ejections in unix milliseconds, at most `most`; those that end last are
+-- first.
+function _M.list(most)
+    local found = {}
+    if _M.any() then
+        local ahead = time_of_day() - now()
+        for address, till in pairs(ejected) do
+            if till > now() then
+                found[#found + 1] = { address, floor((till + ahead) * 1000) }
+            end
+        end
+        sort(found, function(a, b)
+            return a[2] > b[2]
+        end)
+        for i = #found, most + 1, -1 do
+            found[i] = nil
+        end
+    end
+    return found
 end
 
 function _M.ejections()

@@ -16,7 +16,7 @@ local json = require("signalbox.json")
 
 local find, format, lower, gsub, sub = string.find, string.format, string.lower, string.gsub, string.sub
 local floor = math.floor
-local type, pairs, tostring, ipairs = type, pairs, tostring, ipairs
+local type, pairs, tostring, ipairs, select = type, pairs, tostring, ipairs, select
 local log, WARN = ngx.log, ngx.WARN
 
 local _M = {}
@@ -171,6 +171,37 @@ function _M.read(name, text)
         warn(name)
     end
     return rules
+end
+
+-- ── without secrets ────────────────────────────────────────────────────────────────────────────────────────────────
+
+local HIDDEN = "(hidden)"
+
+-- The table at the end of a path of names, or an empty one.
+local function inner(value, ...)
+    for i = 1, select("#", ...) do
+        value = type(value) == "table" and value[select(i, ...)] or {}
+    end
+    return type(value) == "table" and value or {}
+end
+
+-- The JSON of a policy, as an operator without a token may see it: without hashes of passwords, values of headers for
+-- instances, and the value that passes maintenance. The API hides the same (crates/admin-api/src/api/routing/hosts.rs).
+function _M.without_secrets(text)
+    local policy = json.decode(text)
+    if type(policy) ~= "table" then
+        return json.string(HIDDEN)
+    end
+    for _, map in ipairs({ inner(policy, "access", "basic", "users"), inner(policy, "headers", "request", "set") }) do
+        for name in pairs(map) do
+            map[name] = HIDDEN
+        end
+    end
+    local except = inner(policy, "maintenance", "except_header")
+    if except.value ~= nil then
+        except.value = HIDDEN
+    end
+    return json.encode(policy) or json.string(HIDDEN)
 end
 
 return _M

@@ -188,6 +188,15 @@ function _M.encode(record)
     return escape(_M.log_key(record)) .. "\t" .. escape(record.policy or "") .. "\t" .. concat(list, " ", from, to)
 end
 
+-- The text of encode() without the secrets in its policy.
+function _M.without_secrets(text)
+    local log_key, policy, rest = match(text, "^([^\t]*)\t([^\t]+)\t([^\t]*)$")
+    if not log_key then
+        return text
+    end
+    return log_key .. "\t" .. escape(policy_rules.without_secrets(unescape(policy))) .. "\t" .. rest
+end
+
 -- nil when encode() cannot have written the text.
 function _M.decode(name, text)
     local log_key, policy, rest = match(text, "^([^\t]*)\t([^\t]*)\t([^\t]*)$")

@@ -8,6 +8,9 @@
 --   not_http   anything that is not HTTP, which nginx takes for an answer of HTTP/0.9 and passes on without a status
 --              line.
 --
+-- And what it forwards although it may not: fields of the instance's connection, which Connection names (RFC 9110,
+-- 7.6.1), and the Content-Length of a 204 (8.6).
+--
 -- The header filters of the hot path and of @full call this module. 419 leads to @full, which answers by $edge_unusual.
 --
 -- nginx offers no function for two of the steps, so they access its structures. Both verify what they find there, and
@@ -20,14 +23,14 @@ require("resty.core.request") -- declares ngx_http_lua_ffi_req_get_method
 
 local C, cast, ffi_string = ffi.C, ffi.cast, ffi.string
 local get_request = base.get_request
-local find = string.find
+local find, gmatch, lower = string.find, string.gmatch, string.lower
 local var = ngx.var
 
 local _M = {}
 
 -- The value of ngx.status for an answer that nginx takes for HTTP/0.9.
 local HTTP_09 = 9
-local SWITCH = 101
+local SWITCH, NO_CONTENT = 101, 204
 local VERSIONS = { ["HTTP/1.0"] = 1000, ["HTTP/1.1"] = 1001, ["HTTP/2.0"] = 2000 }
 
 -- The first fields of three structures, which are the same in all versions from 1.18 to 1.28.
@@ -107,6 +110,29 @@ function _M.check()
     end
     ngx.exit(419)
     return true
+end
+
+-- Fields that describe the body or its framing. nginx decides about them.
+local KEPT = {
+    connection = true, ["content-length"] = true, ["content-type"] = true, ["content-encoding"] = true,
+    ["transfer-encoding"] = true,
+}
+
+-- In a header filter, after check(): removes what ends at the edge. named: the list in the instance's Connection. It
+-- does not apply to the edge's own answer after an attempt: only that has a code.
+function _M.clean(status, named)
+    if ngx.header["X-Signalbox-Error"] then
+        return
+    end
+    if status == NO_CONTENT then
+        ngx.header["Content-Length"] = nil
+    end
+    for name in gmatch(named or "", "[^%s,]+") do
+        local field = lower(name)
+        if not KEPT[field] and (field ~= "upgrade" or status ~= SWITCH) then
+            ngx.header[field] = nil
+        end
+    end
 end
 
 return _M

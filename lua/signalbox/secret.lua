@@ -10,6 +10,8 @@
 --   clients        names of clients in reports of requested certificates (certificates.lua)
 --   access         digests of correct passwords and of requests to forward authentication, for caches (access/)
 --   maintenance    comparison of a header with the agreed value (guards.lua)
+--   daemons        proofs by which nginx and the daemons recognize each other's requests, see proof(). The sidecar has
+--                  a file with these derived keys only
 --
 -- The file may be readable for its owner and its group only (0600, 0640), as the pacemaker demands for its copy.
 --
@@ -21,8 +23,10 @@ local crypto = require("signalbox.crypto")
 local bit = require("bit")
 local ffi = require("ffi")
 
-local char, gmatch, gsub, sub = string.char, string.gmatch, string.gsub, string.sub
+local byte, char, format = string.byte, string.char, string.format
+local gmatch, gsub, sub = string.gmatch, string.gsub, string.sub
 local tonumber = tonumber
+local log, WARN = ngx.log, ngx.WARN
 local state = ngx.shared.signalbox_state
 
 local _M = { from_file = false }
@@ -31,7 +35,7 @@ local SIZE = 32
 local MAX_KEYS = 8
 -- All keys, and the first of them.
 local keys, key = {}, nil
-local derived = {}
+local derived, proofs = {}, {}
 
 -- statx, because its structure is the same on all processors.
 ffi.cdef("int statx(int folder, const char *path, int flags, unsigned int mask, void *buffer);")
@@ -57,7 +61,7 @@ local function read(path)
     local mode = permissions(path)
     if mode and bit.band(mode, FORBIDDEN_MODE) ~= 0 then
         file:close()
-        return nil, string.format("%s has mode %o: others could read or change it; make it 0600, or 0640", path, mode)
+        return nil, format("%s has mode %o: others could read or change it; make it 0600, or 0640", path, mode)
     end
     local text = file:read(4096) or ""
     file:close()
@@ -88,8 +92,10 @@ end
 -- Runs in the master, which may read files that workers may not. path: empty for none. A file that cannot be used
 -- prevents the start, because continuing with another key would end all sessions.
 function _M.load(path)
-    derived = {}
+    derived, proofs = {}, {}
     if path == "" then
+        log(WARN, "EDGE_KEY_FILE is not set: the sidecar stores no snapshot of the route table, because it cannot ",
+            "prove who it is; certificates of the table are not used, and sessions end with nginx")
         key, _M.from_file = random(), false
         keys = { key }
         return
@@ -117,9 +123,41 @@ function _M.of(purpose)
     return own
 end
 
+-- The proofs of a sender, one for each key of the file. None without a file: no other process knows a random key.
+local function proofs_of(sender)
+    local list = proofs[sender]
+    if not list then
+        list = {}
+        for i = 1, _M.from_file and #keys or 0 do
+            local own = crypto.hmac(crypto.hmac(keys[i], "signalbox daemons"), "signalbox " .. sender)
+            list[i] = gsub(own, ".", function(c) return format("%02x", byte(c)) end)
+        end
+        proofs[sender] = list
+    end
+    return list
+end
+
+-- What requests of `sender` to another part of Signalbox contain in X-Signalbox-Proof: "edge" (nginx) or "sidecar".
+-- Empty without a key file. A part that receives it cannot present it as another sender.
+function _M.proof(sender)
+    return proofs_of(sender)[1] or ""
+end
+
+-- Whether the current request was sent by `sender`.
+function _M.is_from(sender)
+    local presented = ngx.var.http_x_signalbox_proof
+    local list = presented and proofs_of(sender) or {}
+    for i = 1, #list do
+        if crypto.same(key, presented, list[i]) then
+            return true
+        end
+    end
+    return false
+end
+
 -- For tests.
 function _M.set(bytes)
-    key, derived, _M.from_file = sub(bytes, 1, SIZE), {}, true
+    key, derived, proofs, _M.from_file = sub(bytes, 1, SIZE), {}, {}, true
     keys = { key }
 end
 

@@ -10,6 +10,9 @@
 --   cert TAB <server name> TAB <certificate as in the table, its private key encrypted>
 --   end TAB <number of route, wild and cert lines> TAB <CRC-32 of every byte before this line, 8 hex digits>
 --
+-- Policies contain secrets. A client that does not prove that it is the sidecar gets the table without them. Its first
+-- line is `signalbox-routes hidden <generation>`, so that such a table is never loaded.
+--
 -- Backslash, tab, newline and return inside a field are written \\ \t \n \r. Every line ends with \n, the last
 -- included.
 
@@ -25,11 +28,16 @@ local _M = { VERSION = 1 }
 
 -- Maximum number of slots that are read before other work of the worker: about a millisecond.
 local SLOTS_PER_STEP = 1000
+-- Without secrets, policies are read and written as JSON.
+local HIDDEN_SLOTS_PER_STEP = 100
 local MAX_ALIASES = 20000
 local MAX_CERTIFICATES = 100000
 
-local function head(generation, epoch, serial)
-    local lines = { format("signalbox-routes %d %.0f\n", _M.VERSION, generation) }
+-- In place of a certificate and its private key.
+local HIDDEN = "(hidden)"
+
+local function head(version, generation, epoch, serial)
+    local lines = { format("signalbox-routes %s %.0f\n", version, generation) }
     if epoch then
         lines[#lines + 1] = "epoch\t" .. epoch .. "\n"
     end
@@ -39,15 +47,26 @@ local function head(generation, epoch, serial)
     return concat(lines)
 end
 
--- Calls emit(text) for each piece of the snapshot and pause() between them.
-function _M.write(generation, emit, pause)
+local function as_it_is(text)
+    return text
+end
+
+local function hidden()
+    return HIDDEN
+end
+
+-- Calls emit(text) for each piece of the snapshot and pause() between them. hide: without secrets.
+function _M.write(generation, emit, pause, hide)
+    local route_text = hide and record.without_secrets or as_it_is
+    local certificate_text = hide and hidden or as_it_is
+    local step = hide and HIDDEN_SLOTS_PER_STEP or SLOTS_PER_STEP
     local sum, count = crc32.START, 0
     local function put(text)
         sum = crc32.update(sum, text)
         emit(text)
     end
     local epoch, serial = shared.accepted_table()
-    put(head(generation, epoch, serial))
+    put(head(hide and "hidden" or _M.VERSION, generation, epoch, serial))
     local lines, n = {}, 0
     local function line(kind, name, rest)
         n = n + 1
@@ -64,27 +83,27 @@ function _M.write(generation, emit, pause)
     for slot = 1, slots do
         local name, text = shared.at(slot)
         if name then
-            line("route", name, text)
+            line("route", name, route_text(text))
         end
-        if slot % SLOTS_PER_STEP == 0 then
+        if slot % step == 0 then
             flush()
         end
     end
     flush()
-    local function put_all(kind, names, text_of)
+    local function put_all(kind, names, text_of, shown)
         for i = 1, #names do
             local text = text_of(names[i])
             if text then
-                line(kind, names[i], record.escape(text))
+                line(kind, names[i], record.escape(shown(text)))
             end
-            if i % SLOTS_PER_STEP == 0 then
+            if i % step == 0 then
                 flush()
             end
         end
         flush()
     end
-    put_all("wild", shared.aliases(MAX_ALIASES), shared.alias)
-    put_all("cert", shared.certificates(MAX_CERTIFICATES), shared.certificate)
+    put_all("wild", shared.aliases(MAX_ALIASES), shared.alias, as_it_is)
+    put_all("cert", shared.certificates(MAX_CERTIFICATES), shared.certificate, certificate_text)
     emit(format("end\t%d\t%s\n", count, crc32.hex(sum)))
 end
 

@@ -220,6 +220,12 @@ function _M.begin()
     return by_pattern(get_request())
 end
 
+-- What an answer names in Connection, unless it names nothing but the connection itself. In the header phase.
+function _M.named_by_answer(request)
+    local named = text(request, "upstream_http_connection")
+    return named and not PLAIN_CONNECTION[named] and named or nil
+end
+
 -- The host of a usual request, or an empty text, which is not a name in the table. Two requests in flight never have
 -- the same address, and each has called begin().
 function _M.host(request)

@@ -8,6 +8,7 @@ local lookups = require("signalbox.lookups")
 local record = require("signalbox.record")
 local routes = require("signalbox.routes")
 local runner = require("runner")
+local secret = require("signalbox.secret")
 local shared = require("signalbox.shared")
 local snapshot = require("signalbox.snapshot")
 local contains, equal, truthy = runner.contains, runner.equal, runner.truthy
@@ -47,6 +48,7 @@ return function(it)
         in_flight.finish("127.0.0.1:1")
         equal({ status.connected, status.stale, status.alarm, status.serial, status.epoch },
             { false, true, "table_regressed", 7, "aa" })
+        equal(status.ejected, {})
         equal({ status.hosts, status.negative, status.known, status.suspects, status.worker, status.in_flight },
             { 1, 1, 1, 0, 0, { ["127.0.0.1:1"] = 1 } })
         truthy(status.memory_kb > 100, "memory")
@@ -56,14 +58,49 @@ return function(it)
     end)
 
     it("serves the snapshot of the table, and 304 while it is the same", function()
-        local response = call("/edge/snapshot")
+        secret.set(("k"):rep(32))
+        local proof = secret.proof("sidecar")
+        local response = call("/edge/snapshot", nil, { ["X-Signalbox-Proof"] = proof })
         equal(select(2, snapshot.verify(response.body)), 1)
         equal(response.headers["x-signalbox-generation"], ("%.0f"):format(shared.generation()))
-        local tag = { ["If-None-Match"] = response.headers.etag }
+        local tag = { ["If-None-Match"] = response.headers.etag, ["X-Signalbox-Proof"] = proof }
         equal({ call("/edge/snapshot", nil, tag).status, call("/edge/snapshot", "HEAD").body }, { 304, "" })
         shared.put("more.test", record.make("more.test", { "127.0.0.1:1" }, "17", nil))
         response = call("/edge/snapshot", nil, tag)
         equal({ response.status, select(2, snapshot.verify(response.body)) }, { 200, 2 })
+    end)
+
+    it("shows the table without secrets to a client that is not the sidecar", function()
+        secret.set(("k"):rep(32))
+        local policy = '{"access":{"basic":{"users":{"ann":"$6$hash"}}},'
+            .. '"headers":{"request":{"set":{"X-Key":"s3cret"}}},'
+            .. '"maintenance":{"status":503,"except_header":{"name":"X-Pass","value":"letmein"}}}'
+        shared.put("secrets.test", record.make("secrets.test", { "127.0.0.1:1" }, "17", policy))
+        shared.put("broken.test", record.make("broken.test", { "127.0.0.1:1" }, "17", '{"k":"s3cret"'))
+        truthy(runner.logged("the policy of broken.test is not a JSON object"), "a warning")
+        shared.put_certificate("secrets.test", "chain and s3cret key")
+        local whole = call("/edge/snapshot", nil, { ["X-Signalbox-Proof"] = secret.proof("sidecar") }).body
+        for _, text in ipairs({ "$6$hash", "s3cret", "letmein", "chain" }) do
+            contains(whole, text)
+        end
+        local edge, real = secret.proof("edge"), secret.proof("sidecar")
+        for _, proof in ipairs({ "", "x", edge, real .. "0", real:upper(), real:sub(1, 63) }) do
+            local shown = call("/edge/snapshot", nil, { ["X-Signalbox-Proof"] = proof })
+            local body = shown.body
+            for _, text in ipairs({ "$6$hash", "s3cret", "letmein", "chain" }) do
+                equal(body:find(text, 1, true), nil, text)
+            end
+            for _, text in ipairs({ "route\tsecrets.test\t17\t", "127.0.0.1:1", "X-Key", "ann", "X-Pass",
+                "(hidden)" }) do
+                contains(body, text)
+            end
+            equal({ snapshot.verify(body) }, { nil, "not a snapshot" }, "it is never loaded")
+            local tag = { ["If-None-Match"] = shown.headers.etag, ["X-Signalbox-Proof"] = real }
+            equal(call("/edge/snapshot", nil, tag).status, 200, "the whole table is another text")
+        end
+        secret.load("")
+        equal({ secret.proof("sidecar"), call("/edge/snapshot").body:find("s3cret", 1, true) }, { "" },
+            "without a key file")
     end)
 
     it("shows the instances of a host", function()

@@ -40,6 +40,11 @@ return function(it)
         truthy(limits.key_of_address(("\0"):rep(15) .. "\1") ~= limits.key_of_address("\0\0\0\1"), "::1")
     end)
 
+    it("forgets what a client used under another limit", function()
+        equal(passed("raised", { rate = 1, burst = 60, rate_by = false }, 70, 0), 61)
+        equal(passed("raised", { rate = 100, burst = 5, rate_by = false }, 70, 0), 6)
+    end)
+
     it("keeps the rate over a long time, whatever the pattern", function()
         math.randomseed(runner.seed)
         local rules = { rate = 7, burst = 3, rate_by = false }

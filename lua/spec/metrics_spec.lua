@@ -58,6 +58,33 @@ return function(it)
         contains(page().body, "\nsignalbox_test 1\n# EOF\n")
     end)
 
+    it("serves a page of any size", function()
+        runner.expect_error("sidecar.sock failed")
+        app.behavior.pacemaker = function()
+            for i = 1, 3000 do
+                ngx.say('signalbox_test{queue="', ("%060d"):format(i), '"} 1')
+            end
+            ngx.say("# EOF")
+        end
+        local body = page().body
+        contains(body, '\nsignalbox_test{queue="' .. ("%060d"):format(3000) .. '"} 1\n# EOF\n')
+        truthy(#body > 240000, "every line")
+    end)
+
+    it("leaves out a page that ends halfway", function()
+        runner.expect_error("sidecar.sock failed")
+        runner.expect_error("prematurely closed")
+        app.behavior.pacemaker = function()
+            ngx.header["Content-Length"] = 100
+            ngx.print("signalbox_test 1\nsignalbox_te")
+            ngx.flush(true)
+            ngx.exit(444)
+        end
+        local body = page().body
+        equal({ body:find("signalbox_te", 1, true), body:sub(-6) }, { nil, "# EOF\n" })
+        contains(body, 'signalbox_edge_part_up{part="pacemaker"} 0')
+    end)
+
     it("rejects other methods", function()
         local response = page("POST")
         equal({ response.status, response.headers["x-signalbox-error"] }, { 405, "method_not_allowed" })

@@ -66,6 +66,20 @@ return function(it)
         truthy(outliers.restored_at(list[1]), "and known to have returned")
     end)
 
+    it("lists the ejected instances, those that are out longest first, within a bound", function()
+        local list = hosts(6)
+        local route = record.make("x", list, "1", nil)
+        fail(route, list[1], 5)
+        advance(0.5)
+        fail(route, list[2], 5)
+        local found = outliers.list(9)
+        equal({ #found, found[1][1], found[2][1] }, { 2, list[2], list[1] })
+        truthy(found[1][2] > clock * 1000 and found[1][2] < clock * 1000 + 1101, "unix milliseconds of the end")
+        equal({ #outliers.list(1), outliers.list(1)[1][1] }, { 1, list[2] })
+        advance(1.2)
+        equal(outliers.list(9), {})
+    end)
+
     it("doubles the time of each further ejection, up to the longest", function()
         local list = hosts(2)
         local route = record.make("x", list, "1", '{"ejection":{"failures":3,"first_ms":1000,"longest_ms":3000}}')
@@ -133,7 +147,8 @@ return function(it)
             for host = 1, 20 do
                 routes[host] = record.make("h" .. host .. ".test", list, "1", policy)
             end
-            for n = 1, 40 do
+            -- Failures of hosts that are not followed do not count.
+            for n = 1, 50 do
                 local route = routes[n % 20 + 1]
                 for _ = 1, requests do
                     route.served = (route.served or 0) + #list
@@ -147,6 +162,20 @@ return function(it)
         list = hosts(3)
         fail_everywhere(list, 6)
         truthy(not is_out(list[1]), "five of six requests succeed")
+    end)
+
+    it("does not count failures among the successes of a host that is not followed", function()
+        local policy = '{"ejection":{"failures":20,"first_ms":1000,"longest_ms":3000}}'
+        local list = hosts(3)
+        for host = 1, 16 do
+            fail(record.make("h" .. host .. ".test", list, "1", policy), list[1], 1)
+        end
+        local other = record.make("other.test", list, "1", policy)
+        for _ = 1, 10 do
+            other.served = (other.served or 0) + 3 * 50
+            fail(other, list[1], 1)
+        end
+        truthy(not is_out(list[1]), "one of fifty")
     end)
 
     it("forgets instances that were replaced, and their records", function()

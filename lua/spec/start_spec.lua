@@ -101,6 +101,15 @@ return function(it)
         equal(secret.of("sticky"), of_first)
     end)
 
+    it("derives the proofs of nginx and the daemons from all keys, in the same way as the daemons", function()
+        start.master(settings(prefix .. "missing", write("key", ("aa"):rep(32) .. "\n" .. ("bb"):rep(32) .. "\n")))
+        -- crates/seal has the same text.
+        equal(secret.proof("edge"), "bdb2983c24fc74e81b21a71b70ffdbfb08403a8ee4121cf8a4ae8d86f138082e")
+        equal(secret.proof("sidecar"), "646689dac83a67e9d6c26a7b32ff138f7b3215b975527f6f206889fab3a5e119")
+        start.master(settings(prefix .. "missing"))
+        equal(secret.proof("edge"), "", "no other process knows a random key")
+    end)
+
     it("starts a worker that follows the table and publishes its counts", function()
         redis.start()
         redis.call("SET", "serial", "5")

@@ -8,6 +8,7 @@ use std::{
 use anyhow::Context as _;
 use rand::RngExt as _;
 use signalbox_daemon::{
+    door::{self, Door},
     serve::{self, Limits as ListenerLimits},
     traces::Exporter,
 };
@@ -36,10 +37,11 @@ use signalbox_admin_api::{
     api::{
         bus::Front,
         check::Checks,
+        machines::end_lost_tasks,
         routing::{Directory, TableNames},
         sequencer,
     },
-    http::{cursor::Cursors, metrics::Metrics, session::Sessions},
+    http::{audit::AuditTrail, cursor::Cursors, metrics::Metrics, session::Sessions},
 };
 
 use crate::{
@@ -136,13 +138,14 @@ async fn assemble(
     own_addresses::resolve_first(&own).await;
     let bus = event_bus(config, &servers, (&own, &budget), background, shutdown).await?;
     let Servers { fabric, routes, stats } = servers;
-    let tokens = Tokens::new(&config.root_token, fabric.clone(), stats.clone(), wall_clock)
-        .with_external(bus.front.external_tokens());
+    let tokens = Tokens::new(&config.root_token, fabric.clone(), stats.clone(), wall_clock);
     let store = Store::new(fabric.clone(), routes, stats.clone());
     let (registry, routers) = routing(config, store, own.clone(), &tokens, &bus, routing_metrics, background);
     background.spawn(|idle| own_addresses::keep_resolved(own.clone(), idle));
     let sequencer = sequencer(config, &fabric, &bus, background);
-    let machines = machines(config, &fabric, &stats, &bus, &registry, background);
+    let log = AuditLog::new(fabric.clone(), config.audit.records);
+    let audit = AuditTrail::new(log, OwnEvents::new(bus.handle.clone()), wall_clock);
+    let machines = machines(config, (&fabric, &stats), &bus, &registry, audit.clone(), background);
     let queues =
         queues::Handle::new(&fabric, config.redis.fabric_shards, config.queues.clone(), shutdown.clone());
     background.spawn(|idle| queues.clone().run(idle));
@@ -164,19 +167,20 @@ async fn assemble(
     background.spawn(|idle| write_uses(tokens.clone(), idle));
     let sessions = signalbox_access::Sessions::new(fabric.clone());
     let cursors = Cursors::new(SharedSecret::new(fabric.clone()));
-    let audit = AuditLog::new(fabric.clone(), config.audit.records);
     let presence = Presence::new(fabric, background.who.clone());
     // It leaves the list when it accepts no more requests, not when its background work is done.
     background.spawn(|_| presence.clone().run(shutdown.clone()));
-    background.spawn(|idle| end_lost_clients(bus.front.clone(), tokens.clone(), idle));
+    background.spawn(|idle| end_lost_clients(bus.front.clone(), tokens.clone(), machines.clone(), idle));
     let dashboard = Dashboard::new(stats, wall_clock, config.installation.clone());
+    let proofs = config.edge_keys.of_daemons().proofs(door::EDGE);
     let app = App::new(Parts {
+        door: Door::new(&config.names, &signalbox_settings::host_name(), proofs),
+        metrics_networks: config.metrics_networks.clone(),
         sessions: Sessions::new(sessions, config.login.clone(), config.proxy_secret.clone()),
         cursors,
         tokens,
         attempts: Mutex::default(),
         audit,
-        own_events: OwnEvents::new(bus.handle),
         registry,
         certificates,
         acme,
@@ -376,10 +380,10 @@ fn sequencer(
 
 fn machines(
     config: &Config,
-    fabric: &Fabric,
-    stats: &Stats,
+    (fabric, stats): (&Fabric, &Stats),
     bus: &EventBus,
     registry: &Registry,
+    audit: AuditTrail,
     background: &mut Background,
 ) -> machines::Handle {
     let shards = config.redis.fabric_shards;
@@ -391,6 +395,7 @@ fn machines(
         client: bus.client.clone(),
         routes: registry.clone(),
         keys: config.edge_keys.clone(),
+        audit: machines::AuditLog::new(audit),
     };
     let machines = machines::Service::new(dependencies, config.machines.clone());
     let handle = machines.handle().clone();
@@ -428,11 +433,19 @@ fn automatic_https(
     acme
 }
 
-/// Ends the subscriptions of tokens that were deleted or have expired.
-async fn end_lost_clients(front: Front, tokens: Tokens, shutdown: CancellationToken) {
+/// Ends the subscriptions and tasks of tokens that were deleted or have expired.
+async fn end_lost_clients(
+    front: Front,
+    tokens: Tokens,
+    machines: machines::Handle,
+    shutdown: CancellationToken,
+) {
     while shutdown.run_until_cancelled(time::sleep(END_LOST_CLIENTS)).await.is_some() {
         if let Err(problem) = front.end_lost_clients(&tokens).await {
             tracing::debug!(detail = problem.detail(), "subscriptions of deleted tokens are ended later");
+        }
+        if let Err(problem) = end_lost_tasks(&machines, &front, &tokens).await {
+            tracing::debug!(detail = problem.detail(), "tasks of deleted tokens are ended later");
         }
     }
 }

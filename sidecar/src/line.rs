@@ -86,6 +86,8 @@ pub struct Record<'a> {
     pub nginx_ms: u64,
     /// Total milliseconds of all upstreams, or `None` if no upstream answered.
     pub upstream_ms: Option<u64>,
+    /// Whether the edge answered without trying an instance: a policy decided, or there was no instance.
+    pub by_edge: bool,
     /// The instances that answered.
     pub answers: Answers<'a>,
 }
@@ -176,12 +178,13 @@ fn record<'a>(
     answered: bool,
     answers: Answers<'a>,
 ) -> Option<Record<'a>> {
-    let upstream_ms = sum_of_times(times)?.filter(|_| answered);
+    let tried_ms = sum_of_times(times)?;
     if key.len() > MAX_KEY_BYTES || code > 999 || bytes.max(nginx_ms).max(at_ms) > MAX_VALUE {
         return None;
     }
     let key = if key.is_empty() { Cow::Borrowed(UNCAUGHT) } else { key };
-    Some(Record { key, at_ms, bytes, code: code as u16, nginx_ms, upstream_ms, answers })
+    let (upstream_ms, by_edge) = (tried_ms.filter(|_| answered), tried_ms.is_none());
+    Some(Record { key, at_ms, bytes, code: code as u16, nginx_ms, upstream_ms, by_edge, answers })
 }
 
 /// Whether any upstream in a `$upstream_status` list returned a status. nginx writes `-` for one that never answered; its
@@ -331,6 +334,7 @@ mod tests {
             code: 200,
             nginx_ms: 5,
             upstream_ms: Some(4),
+            by_edge: false,
             answers: Answers {
                 first: Some(Answer { address: "127.0.0.1:9001".into(), ms: 4 }),
                 more: Vec::new(),

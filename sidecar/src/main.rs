@@ -5,10 +5,11 @@ use std::{process::ExitCode, sync::Arc};
 use anyhow::Context;
 use clap::Parser;
 use signalbox_daemon::{
-    EXIT_USAGE, log_to_stderr, serve,
+    EXIT_USAGE,
+    door::{self, Door},
+    log_to_stderr, serve,
     traces::{Exporter, Service},
 };
-use signalbox_settings::Loaded;
 use signalbox_sidecar::{
     api, clock,
     commit::RedisStore,
@@ -55,7 +56,9 @@ fn main() -> ExitCode {
 }
 
 fn configuration(args: &Args) -> anyhow::Result<(Config, Option<Exporter>)> {
-    let Loaded { settings: config, ignored, .. } = args.settings.load()?;
+    let loaded = args.settings.load()?;
+    let ignored = loaded.ignored.clone();
+    let config = Config::complete(loaded)?;
     let service = Service {
         name: "signalbox-sidecar",
         instance: config.node.as_str(),
@@ -115,10 +118,13 @@ async fn run(config: Config, exporter: Option<Exporter>) -> anyhow::Result<()> {
     }
     watch_edge(&config, &stats, &replica, &follower.watch(), &edge, &stopping, &mut background)?;
     let metrics = Arc::new(Metrics::new(follower.watch(), edge.clone(), spans, clock::unix_ms));
+    let door =
+        Door::new(&config.names, &signalbox_settings::host_name(), config.daemons_keys.proofs(door::EDGE));
     let api = api::router(
         stats,
         replica,
         config.root_token_digest.as_ref(),
+        door,
         metrics,
         follower.watch(),
         edge,
@@ -161,6 +167,7 @@ fn watch_edge(
             url: url.as_str().to_owned(),
             node: config.node.as_str().to_owned(),
             snapshot_path: config.snapshot_path.clone(),
+            proof: config.daemons_keys.proofs(door::SIDECAR).into_iter().next(),
             clock: clock::unix_ms,
         };
         let service = edge::Service::new(options, stats.clone(), follower.clone(), watch.clone())

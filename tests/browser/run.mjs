@@ -21,6 +21,7 @@ const suites = {
     charts: { login, charts },
     everywhere: { login, accessibility },
     scale: { login, scale },
+    "very-large": { login, scale: { ...scale, run: (page, context) => scale.run(page, context, scale.VERY_LARGE) } },
 };
 const { browser, context } = await start();
 let code = 0;

@@ -1,14 +1,12 @@
-// A large installation: thousands of hosts, hundreds of queues and ten thousand labels, all created through the API, with traffic
-// on. Every list finds, sorts and pages; nothing is hidden behind the end of a list.
+// A large installation: thousands of hosts and labels, hundreds of queues, all created through the API, with traffic on. Every list finds, sorts and pages; nothing is hidden behind the end of a list.
 
 import { furnish } from "./furnish.mjs";
 import { api, base, check, go, server, shoot, token, until, visit } from "./harness.mjs";
 import { ask } from "./questions.mjs";
 import { sweep } from "./sweep.mjs";
 
-const HOSTS = 5000;
-const QUEUES = 500;
-const LABELS = 10000;
+const LARGE = { hosts: 1500, queues: 200, labels: 1500 };
+export const VERY_LARGE = { hosts: 5000, queues: 500, labels: 10000 };
 const PART = 500;
 // The first load of a page, and of the overview with its scripts and styles, in bytes.
 const MAX_PAGE = 2_000_000;
@@ -29,7 +27,7 @@ const machine = `state_machines:
 
 const name = (n) => `site-${String(n).padStart(4, "0")}`;
 
-async function fill(app) {
+async function fill(app, { hosts, queues, labels }) {
     // Every instance has an address of its own; only the first of them answers.
     const instance = (n) => ({
         id: name(n),
@@ -37,10 +35,10 @@ async function fill(app) {
         hostnames: [`${name(n)}.scale.test`],
         version_type_id: `v${n % 20}`,
     });
-    for (let at = 0; at < HOSTS; at += PART) {
+    for (let at = 0; at < hosts; at += PART) {
         await api("PUT", "/instances", Array.from({ length: PART }, (_, n) => instance(at + n)));
     }
-    for (let n = 0; n < QUEUES; n += 1) await api("PUT", `/queues/queue-${String(n).padStart(3, "0")}`, { pattern: `none:none:t${n}` });
+    for (let n = 0; n < queues; n += 1) await api("PUT", `/queues/queue-${String(n).padStart(3, "0")}`, { pattern: `none:none:t${n}` });
     await api("PUT", "/queues/slow_jobs", { pattern: ".*:job:.*" });
     const messages = Array.from({ length: 120 }, (_, n) => ({ environment: `t${n % 3}`, type: "job", name: `j${n}` }));
     await api("POST", "/messages", messages);
@@ -48,9 +46,9 @@ async function fill(app) {
     const planned = await fetch(`${base}/state-machines/onboarding/plan`, { method: "POST", headers, body: machine });
     const { plan } = await planned.json();
     await api("POST", "/state-machines/onboarding/apply", { plan, map: {} });
-    for (let at = 0; at < LABELS; at += PART) {
-        const labels = Array.from({ length: PART }, (_, n) => ({ name: `user-${at + n}`, metadata: {} }));
-        await api("POST", "/state-machines/onboarding/labels", { labels });
+    for (let at = 0; at < labels; at += PART) {
+        const part = Array.from({ length: PART }, (_, n) => ({ name: `user-${at + n}`, metadata: {} }));
+        await api("POST", "/state-machines/onboarding/labels", { labels: part });
     }
 }
 
@@ -68,9 +66,12 @@ async function measured(target, headers) {
     return length;
 }
 
-export async function run(page) {
+export async function run(page, _context, size = LARGE) {
     const app = await server(() => 200);
-    await fill(app);
+    await fill(app, size);
+    // The host below is one more.
+    const all = (size.hosts + 1).toLocaleString("en");
+    const last = { host: name(size.hosts - 1), label: `user-${size.labels - 1}` };
     // The last host by name loses its only instance, and is visited nevertheless.
     await api("PUT", "/instances/zz-shop?wait=30s", { address: "127.2.0.1:9", hostnames: ["zz-shop.scale.test"], version_type_id: "shop" });
     await api("DELETE", "/instances/zz-shop?wait=30s");
@@ -85,11 +86,11 @@ export async function run(page) {
     await shoot(page, "scale-overview");
 
     await go(page, "/dashboard/host");
-    await page.locator("#range", { hasText: "1–50 of 5,001" }).waitFor();
+    await page.locator("#range", { hasText: `1–50 of ${all}` }).waitFor();
     await page.locator("#next-page").click();
-    await page.locator("#range", { hasText: "51–100 of 5,001" }).waitFor();
+    await page.locator("#range", { hasText: `51–100 of ${all}` }).waitFor();
     await page.locator("#previous-page").click();
-    await page.locator("#range", { hasText: "1–50 of 5,001" }).waitFor();
+    await page.locator("#range", { hasText: `1–50 of ${all}` }).waitFor();
     await page.getByRole("searchbox").fill("zz-SHOP");
     await page.keyboard.press("Enter");
     await page.getByText("no instance").waitFor();
@@ -101,22 +102,22 @@ export async function run(page) {
         return ["site-0000.scale.test", "zz-shop.scale.test", "site-0020.scale.test"].includes(first);
     });
 
-    await go(page, "/dashboard/instances?search=site-4999");
-    await page.getByRole("link", { name: "site-4999", exact: true }).press("Enter");
-    await page.getByRole("heading", { name: "site-4999", level: 1 }).waitFor();
+    await go(page, `/dashboard/instances?search=${last.host}`);
+    await page.getByRole("link", { name: last.host, exact: true }).press("Enter");
+    await page.getByRole("heading", { name: last.host, level: 1 }).waitFor();
 
     // Sorted by depth from the start, whatever its name is.
     await go(page, "/dashboard/queues");
     const first = page.locator("tbody tr").first();
     await first.getByRole("link", { name: "slow_jobs" }).waitFor();
-    await page.locator("#range", { hasText: "of 501" }).waitFor();
+    await page.locator("#range", { hasText: `of ${size.queues + 1}` }).waitFor();
     await shoot(page, "scale-queues");
 
     await go(page, "/dashboard/machines?name=onboarding");
-    await page.locator("#all-labels", { hasText: "10000" }).waitFor();
-    await page.getByLabel("Name prefix").fill("user-9999");
+    await page.locator("#all-labels", { hasText: `${size.labels}` }).waitFor();
+    await page.getByLabel("Name prefix").fill(last.label);
     await page.keyboard.press("Enter");
-    await page.getByRole("link", { name: "user-9999" }).waitFor();
+    await page.getByRole("link", { name: last.label }).waitFor();
     // A large number does not cover the kind of its state.
     const apart = await page.locator("a.state").first().evaluate((state) => {
         const [word, count] = [".word", ".count"].map((name) => state.querySelector(name).getBoundingClientRect());

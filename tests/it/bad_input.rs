@@ -181,7 +181,7 @@ async fn malformed_bodies_are_rejected() {
             expect_problem(&format!("{route_name} with 10 MB"), &answer, &[413]);
         }
         let mut chunked = format!(
-            "{} {} HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer {}\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n",
+            "{} {} HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {}\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n",
             route.method,
             route.target(),
             system.token

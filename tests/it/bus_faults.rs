@@ -410,7 +410,7 @@ async fn a_slow_or_silent_fabric_delays_and_doubles_nothing() {
     let lost = tokio::spawn({
         let to = fleet.address(0);
         let event = json!({"type": "update", "url": "https://shop.example/lost", "data": {"n": 200}});
-        let request = Request::new("POST", "a", "/topics/orders").token("shop").json(&event);
+        let request = Request::new("POST", "localhost", "/topics/orders").token("shop").json(&event);
         async move { request.send(to).await }
     });
     eventually("the event to be accepted", || async {

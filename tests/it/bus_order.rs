@@ -298,7 +298,7 @@ impl Disturbance {
                     at = (at + 1) % PACEMAKERS;
                     let to = fleet.address(at);
                     let request =
-                        Request::new("POST", "a", "/subscription").token(&client).json(&subscription);
+                        Request::new("POST", "localhost", "/subscription").token(&client).json(&subscription);
                     async move {
                         match request.send(to).await {
                             Ok(answer) if answer.status == 204 => Ok(()),

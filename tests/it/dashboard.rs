@@ -66,6 +66,12 @@ async fn every_list_works_in_a_large_installation() {
     browse("dashboard_scale", "scale").await;
 }
 
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "takes five minutes; make soak"]
+async fn soak_every_list_works_in_a_very_large_installation() {
+    browse("dashboard_very_large", "very-large").await;
+}
+
 /// Without these messages a browser shows that an unchanged page is not up to date.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_unchanged_page_is_confirmed() {
@@ -197,7 +203,7 @@ async fn every_page_is_answered_while_a_redis_server_hangs() {
     let system = System::start("dashboard-hang").await;
     let pages = every_page(&system).await;
     let get = async |page: &str| {
-        let request = Request::new("GET", "pacemaker", page).token(&system.token);
+        let request = Request::new("GET", "localhost", page).token(&system.token);
         request.send(system.pacemaker).await.unwrap_or_else(|error| panic!("{page}: {error}"))
     };
     let routes = |page: &str| ["/host", "/instances", "/routers"].iter().any(|name| page.contains(name));
@@ -267,7 +273,7 @@ async fn a_fabric_that_was_not_reached_yet_raises_no_alarm() {
     system.pause(System::FABRIC);
     system.start_part_only(System::PACEMAKER).await;
     let text = eventually_within(2 * signalbox_testkit::PATIENCE, "a page of problems", || async {
-        let request = Request::new("GET", "pacemaker", "/dashboard/problems").token(&system.token);
+        let request = Request::new("GET", "localhost", "/dashboard/problems").token(&system.token);
         let answer = request.send(system.pacemaker).await.map_err(|error| error.to_string())?;
         if answer.status == 200 { Ok(answer.text()) } else { Err(answer.text()) }
     })

@@ -66,6 +66,18 @@ async fn a_rate_limited_client_receives_the_time_to_retry() {
     system.stop().await;
 }
 
+/// The workers of the router share the count. Each pair of them that decides at the same instant counts both requests.
+#[tokio::test(flavor = "multi_thread")]
+async fn requests_that_arrive_at_the_same_instant_are_all_counted() {
+    let limits = json!({"requests": {"per_second": 0.001, "burst": 2, "by": {"header": "X-Key"}}});
+    let (system, _app) = guarded("rate-instant", json!({"limits": limits})).await;
+    for key in 0..100 {
+        let sent = load::send(system.edge, 8, 16, move |_| get().header("X-Key", &key.to_string())).await;
+        assert_eq!((sent.codes[&200], sent.codes[&429]), (3, 13), "key {key}");
+    }
+    system.stop().await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn concurrent_requests_of_a_client_are_limited() {
     let limits = json!({"connections": {"most": 2, "by": "address"}});

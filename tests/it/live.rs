@@ -148,7 +148,7 @@ async fn a_client_that_does_not_read_is_cut_off_and_others_see_everything() {
     let shop = bus.client("shop").await;
     let slow = TcpStream::connect(bus.system.pacemaker).await.expect("the pacemaker listens");
     let request = format!(
-        "GET /events HTTP/1.1\r\nHost: x\r\nConnection: close\r\nAuthorization: Bearer {}\r\n\r\n",
+        "GET /events HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nAuthorization: Bearer {}\r\n\r\n",
         bus.system.token
     );
     slow.try_write(request.as_bytes()).expect("a send buffer for the request");

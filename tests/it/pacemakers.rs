@@ -86,7 +86,7 @@ async fn simultaneous_changes_by_two_pacemakers_are_each_made_once() {
             // An address has one owner, so each has its own.
             let body = json!({"address": format!("127.0.1.{}:{}", id + 1, address.rsplit_once(':').unwrap().1),
                 "hostnames": [format!("h{id}.test"), "all.test"], "version_type_id": "1"});
-            let request = Request::new("PUT", "a", &format!("/instances/i-{id}")).token(&token).json(&body);
+            let request = Request::new("PUT", "localhost", &format!("/instances/i-{id}")).token(&token).json(&body);
             request.send(to).await.unwrap()
         })
     });
@@ -110,7 +110,8 @@ async fn a_pacemaker_that_is_stopped_finishes_its_requests() {
     let worker = system.workers()[0];
     system.signal_pid(worker, Signal::SIGSTOP);
     let body = json!({"address": app.address.to_string(), "hostnames": ["two.test"], "version_type_id": "1"});
-    let request = Request::new("PUT", "a", "/instances/i-1?wait=20s").token(&system.token).json(&body);
+    let request =
+        Request::new("PUT", "localhost", "/instances/i-1?wait=20s").token(&system.token).json(&body);
     let to = system.pacemaker;
     let under_way = tokio::spawn(async move { request.send(to).await });
     eventually("the change to be made", || async {

@@ -87,7 +87,7 @@ impl World {
     /// A call of any pacemaker; nothing if its outcome is unknown.
     async fn ask(&self, at: usize, target: &str, key: Option<&str>, body: &Value) -> Option<(u16, Value)> {
         let to = self.fleet.address(at % PACEMAKERS);
-        let request = Request::new("POST", "a", target).token(&self.fleet.system.token).json(body);
+        let request = Request::new("POST", "localhost", target).token(&self.fleet.system.token).json(body);
         let request = match key {
             Some(key) => request.header("Idempotency-Key", key),
             None => request,

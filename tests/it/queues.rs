@@ -175,7 +175,7 @@ async fn two_pacemakers_share_a_queue_and_lose_no_message() {
     put(&system, "q", json!({"pattern": ".*", "lease_seconds": 1})).await;
     let wait = |to: SocketAddr| {
         let token = system.token.clone();
-        let request = Request::new("POST", "a", "/queues/q/pull").token(&token);
+        let request = Request::new("POST", "localhost", "/queues/q/pull").token(&token);
         let request = request.json(&json!({"max": 1, "wait_seconds": 30}));
         tokio::spawn(async move { request.send(to).await })
     };
@@ -314,7 +314,7 @@ async fn messages_are_delayed_rejected_bounded_and_pulled_from_several_queues() 
 
     // A pull that waits learns that its queue is gone.
     let token = system.token.clone();
-    let request = Request::new("POST", "a", "/queues/page/pull").token(&token);
+    let request = Request::new("POST", "localhost", "/queues/page/pull").token(&token);
     let request = request.json(&json!({"wait_seconds": 30}));
     let waiting = tokio::spawn(async move { request.send(at).await });
     eventually("a pull to wait", || async {

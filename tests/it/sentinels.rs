@@ -51,7 +51,7 @@ impl Site {
     async fn publish(&self, number: usize) -> u64 {
         let event = json!({"type": "update", "url": "https://shop.example/1", "data": {"number": number}});
         eventually(&format!("event {number} to be accepted"), || async {
-            let request = Request::new("POST", "pacemaker", "/topics/orders").token(&self.system.token);
+            let request = Request::new("POST", "localhost", "/topics/orders").token(&self.system.token);
             let request = request.header("Idempotency-Key", &format!("event-{number}")).json(&event);
             let answer = request.send(self.system.pacemaker).await.map_err(|error| error.to_string())?;
             let id = answer.header("X-Signalbox-Event-Id").and_then(|id| id.parse().ok());

@@ -10,7 +10,7 @@
 use std::{collections::BTreeSet, fs, path::PathBuf};
 
 use serde_json::{Value, json};
-use signalbox_stack::{Builder, Part};
+use signalbox_stack::{Builder, Part, Secrets};
 use signalbox_testkit::{equal, eventually};
 use signalbox_tests::{
     http::Request,
@@ -117,10 +117,15 @@ async fn everything_that_the_previous_version_stored_is_read() {
     lose(&system, &System::REPLICA).await;
     // Written into the existing file, which only its owner can read: a copy would have the mode of the checkout.
     fs::write(system.stack.layout().edge_key(), fs::read(folder().join(EDGE_KEY)).unwrap()).unwrap();
+    // The sidecar's keys are derived from it.
+    Secrets::create(system.stack.layout().root()).unwrap();
     for part in SERVERS {
         lose(&system, &part).await;
         restore(&system, &part, &folder().join(format!("{part}.rdb"))).await;
     }
+    // The queue keeps its messages for four days, and its retention is in the snapshot, not in the configuration.
+    let patient = "HSET queue:mail|settings retention_ms 315360000000";
+    let _new: i64 = system.cli(System::FABRIC, patient).await;
     for part in [System::REPLICA, System::NGINX, System::SIDECAR, System::PACEMAKER] {
         system.start_part(part).await;
     }

@@ -3,12 +3,16 @@
 //! A library client would refuse to send most of the requests that the tests need. It also hides how many bytes an
 //! answer had on the wire, which the edge logs and the statistics count.
 
-use std::{io, net::SocketAddr, time::Duration};
+use std::{
+    io,
+    net::{IpAddr, SocketAddr},
+    time::Duration,
+};
 
 use serde_json::Value;
 use tokio::{
     io::{AsyncBufReadExt, AsyncRead, AsyncReadExt, AsyncWriteExt, BufReader},
-    net::TcpStream,
+    net::{TcpSocket, TcpStream},
     time,
 };
 
@@ -166,6 +170,16 @@ impl Connection {
         let stream = patiently(TcpStream::connect(to)).await?;
         stream.set_nodelay(true)?;
         Ok(Self { stream: BufReader::new(stream) })
+    }
+
+    /// Connects from an address of this machine, such as 127.0.0.9.
+    ///
+    /// # Errors
+    /// When the connection fails.
+    pub async fn open_from(from: IpAddr, to: SocketAddr) -> io::Result<Self> {
+        let socket = TcpSocket::new_v4()?;
+        socket.bind((from, 0).into())?;
+        Ok(Self { stream: BufReader::new(patiently(socket.connect(to)).await?) })
     }
 
     /// Sends a request and reads its answer.

@@ -5,7 +5,7 @@
 //! HTTP as a client, over Redis as an operator, and with signals that kill and stop parts.
 //!
 //! - Applications: [`upstream`] misbehaves on request, [`grpc`] speaks gRPC.
-//! - Clients: [`load`] accounts for every byte, [`http`] sends any request, valid or not, [`tls`] has certificates.
+//! - Clients: [`load`] accounts for every byte, [`http`] sends any request, valid or not, [`http2`] one over HTTP/2, [`tls`] has certificates.
 //! - Events: [`fleet`] is several pacemakers on one fabric, [`receiver`] a subscriber, [`events`] a live stream, and
 //!   [`ledger`] a record of what was published and received. [`neighbor`] measures what one client notices of another.
 //! - Observability: [`collector`] receives traces, [`openmetrics`] checks metrics.
@@ -29,6 +29,7 @@ pub mod fault_ledger;
 pub mod fleet;
 pub mod grpc;
 pub mod http;
+pub mod http2;
 pub mod ledger;
 pub mod load;
 pub mod neighbor;

@@ -1,6 +1,9 @@
 //! Collects the facts of a running system. It changes nothing.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
 
 use jiff::Timestamp;
 use signalbox_client::{
@@ -9,25 +12,23 @@ use signalbox_client::{
     health::{Edge, PacemakerList},
     machines::{Label, LabelPage, Machines},
     queues::QueueList,
-    routes::{Filter, Instance as Registered, Unserved},
+    routes::{Filter, Instance as Registered, unserved_shares},
     segment,
-    stats::{History, Point, Totals},
+    stats::{Loudest, Recent, Top, Totals},
     with_query,
 };
 use signalbox_diagnosis::{
     Checked, Diagnosis, Facts, Skipped,
     certificates::Certificate,
+    hosts::{Condition, Host, Reading, State},
     installation::{Pacemaker, Part},
     machines::{Held, Machine, Passed},
     messages::{Backend, Bus, Parked, Queue, Subscriber},
     redis::Role,
     routers::{Nginx, Router, Table},
-    traffic::{Host, Instance, VersionType},
+    traffic::{Instance, VersionType},
 };
-use tokio::{
-    task::JoinSet,
-    time::{Instant, sleep},
-};
+use tokio::time::{Instant, sleep};
 
 use super::{Args, metrics::Metrics, server::Target};
 use crate::{certificates, exit::Failure, objects, terminal::Progress};
@@ -35,13 +36,12 @@ use crate::{certificates, exit::Failure, objects, terminal::Progress};
 /// How long a request may take until it is counted. nginx writes its log at least every 200 ms, and the sidecar commits
 /// twice a second.
 const COUNTED_WITHIN: Duration = Duration::from_secs(10);
-/// Version types whose traffic is read, as on the dashboard.
+/// How long a request may take. A check without an answer must not delay the others.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// Version types with most requests, and with most errors, whose traffic is read.
 const MAX_VERSION_TYPES: usize = 1_000;
-/// Version types whose traffic is read at the same time.
-const READ_AT_ONCE: usize = 16;
 /// Maximum parked objects that are named, as on the dashboard.
 const MAX_PARKED: usize = 10;
-const MINUTE_SECONDS: u64 = 60;
 
 fn now_ms() -> i64 {
     Timestamp::now().as_millisecond()
@@ -49,9 +49,8 @@ fn now_ms() -> i64 {
 
 /// Reads all reachable facts, and evaluates them.
 pub(crate) async fn diagnose(args: &Args, progress: &Progress) -> Result<Diagnosis, Failure> {
-    let client = args.remote.client()?;
-    let mut collection =
-        Collection { client, facts: Facts::skipped("not read"), parts: Vec::new(), skipped: Vec::new() };
+    let client = args.remote.patient(PATIENCE)?;
+    let mut collection = Collection { client, facts: Facts::skipped("not read"), parts: Vec::new() };
     let here = args.remote.here();
     let targets = match &here {
         Some(running) if args.redis.is_empty() => Target::of(running),
@@ -76,11 +75,11 @@ pub(crate) async fn diagnose(args: &Args, progress: &Progress) -> Result<Diagnos
             Err(error) => Checked::Skipped(error.to_string()),
         }
     };
-    let Collection { mut facts, parts, skipped, .. } = collection;
+    let Collection { mut facts, parts, .. } = collection;
     facts.parts = Checked::Known(parts);
     facts.time_zones = Checked::Known(time_zones_are_known());
     let mut diagnosis = signalbox_diagnosis::diagnose(&facts, u64::try_from(now_ms()).unwrap_or(0));
-    diagnosis.skipped.extend(skipped.into_iter().chain(unnamed));
+    diagnosis.skipped.extend(unnamed);
     Ok(diagnosis)
 }
 
@@ -96,8 +95,6 @@ struct Collection {
     client: Client,
     facts: Facts,
     parts: Vec<Part>,
-    /// Checks that cover only a part of the system.
-    skipped: Vec<Skipped>,
 }
 
 impl Collection {
@@ -231,37 +228,30 @@ impl Collection {
         };
         let instances: BTreeMap<&str, &Registered> = instances.iter().map(|one| (&*one.id, one)).collect();
         let (mut checked_hosts, mut checked_instances) = (Vec::new(), Vec::new());
-        let mut version_types: BTreeMap<String, String> = BTreeMap::new();
+        let mut version_types: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
         for host in hosts {
             let own: Vec<_> = host.instance_ids.iter().filter_map(|id| instances.get(&**id)).collect();
+            let unhealthy = own.iter().filter(|one| one.healthy == Some(false)).count() as u64;
+            let state = state(&host, unhealthy);
             for one in &own {
-                version_types.entry(one.version_type_id.clone()).or_insert_with(|| host.hostname.clone());
+                version_types.entry(one.version_type_id.clone()).or_default().insert(host.hostname.clone());
                 let unhealthy =
                     (one.healthy == Some(false)).then(|| one.unhealthy_because.clone().unwrap_or_default());
                 checked_instances.push(Instance {
                     id: one.id.clone(),
                     host: host.hostname.clone(),
                     unhealthy,
+                    planned: state.condition.is_planned(),
                 });
             }
-            let unhealthy = own.iter().filter(|one| one.healthy == Some(false)).count();
-            let unserved = Unserved::of(host.policy.as_ref(), &host.addresses, host.log_key.as_deref());
-            version_types.extend(host.log_key.map(|id| (id, host.hostname.clone())));
-            checked_hosts.push(Host {
-                name: host.hostname,
-                addresses: host.addresses.len(),
-                idle: unserved.idle,
-                unhealthy,
-                unserved_shares: unserved.shares,
-            });
+            let shares = unserved_shares(host.policy.as_ref(), &host.addresses, host.log_key.as_deref());
+            if let Some(id) = host.log_key {
+                version_types.entry(id).or_default().insert(host.hostname.clone());
+            }
+            checked_hosts.push(Host { name: host.hostname, state, unserved_shares: shares });
         }
         self.facts.hosts = Checked::Known(checked_hosts);
         self.facts.instances = Checked::Known(checked_instances);
-        if version_types.len() > MAX_VERSION_TYPES {
-            let reason =
-                format!("only {MAX_VERSION_TYPES} of {} version types are checked", version_types.len());
-            self.skipped.push(Skipped { check: "traffic", reason });
-        }
         let answer = minutes(&self.client, version_types).await;
         self.facts.traffic = self.checked("statistics", answer)?;
         Ok(())
@@ -322,41 +312,38 @@ async fn subscribers(client: &Client) -> Result<Vec<Subscriber>, Error> {
     Ok(subscriptions.into_iter().map(one).collect())
 }
 
-/// The requests of the last minute.
-async fn minutes(
-    client: &Client,
-    version_types: BTreeMap<String, String>,
-) -> Result<Vec<VersionType>, Error> {
-    let now = u64::try_from(now_ms() / 1000).unwrap_or(0);
-    let version_types: Vec<_> = version_types.into_iter().take(MAX_VERSION_TYPES).collect();
-    let mut read = Vec::new();
-    for chunk in version_types.chunks(READ_AT_ONCE) {
-        let started = chunk.iter().map(|(id, host)| minute(client.clone(), id.clone(), host.clone(), now));
-        for one in started.collect::<JoinSet<_>>().join_all().await {
-            read.push(one?);
+/// The state of a host as the server shows it. A server of an older version does not.
+fn state(host: &signalbox_client::routes::Host, unhealthy: u64) -> State {
+    let shown = host.state.as_ref().and_then(|state| Some((state, Condition::named(&state.condition)?)));
+    match shown {
+        Some((state, condition)) => {
+            State { condition, short: state.short.clone(), summary: state.summary.clone() }
+        }
+        None => {
+            let instances = host.addresses.len() as u64;
+            Reading { instances, unhealthy, ..Reading::default() }.state(0)
         }
     }
-    Ok(read)
 }
 
-async fn minute(client: Client, id: String, host: String, now: u64) -> Result<VersionType, Error> {
-    let path = format!("/stats/version_type/{}/history", segment(&id));
-    let sum = async |metric: &str| -> Result<u64, Error> {
-        let range = History {
-            metric: Some(metric.to_owned()),
-            start: Some(now.saturating_sub(MINUTE_SECONDS)),
-            end: Some(now),
-            step: None,
-        };
-        match client.get::<Vec<Point>>(&with_query(&path, &range)).await {
-            Ok(points) => Ok(points.into_iter().map(|(_, value)| value).sum()),
-            // Nothing was ever counted under it.
-            Err(error) if error.status() == Some(404) => Ok(0),
-            Err(error) => Err(error),
-        }
+/// The requests of the last minute: of the version types with most requests, and of those with most errors, for each of
+/// their hosts.
+async fn minutes(
+    client: &Client,
+    version_types: BTreeMap<String, BTreeSet<String>>,
+) -> Result<Vec<VersionType>, Error> {
+    let mut read: BTreeMap<String, Recent> = BTreeMap::new();
+    for by in ["requests", "errors"] {
+        let asked = Loudest { by: Some(by.to_owned()), limit: Some(MAX_VERSION_TYPES), ..Loudest::default() };
+        let top: Top = client.get(&with_query("/stats/top", &asked)).await?;
+        read.extend(top.version_types.into_iter().map(|one| (one.id, one.recent)));
+    }
+    let of = |(id, recent): (String, Recent)| {
+        let hosts = version_types.get(&id).cloned().unwrap_or_default();
+        let (requests, failed) = (recent.requests, recent.server_errors.saturating_sub(recent.edge_5xx));
+        hosts.into_iter().map(move |host| VersionType { id: id.clone(), host, requests, failed })
     };
-    let (requests, server_errors) = (sum("requests").await?, sum("5xx").await?);
-    Ok(VersionType { id, host, requests, server_errors })
+    Ok(read.into_iter().flat_map(of).collect())
 }
 
 async fn machines(client: &Client) -> Result<Vec<Machine>, Error> {

@@ -220,9 +220,9 @@ async fn list(listing: &Listing, remote: &Remote) -> Result<(), Failure> {
         let labels: u64 = machine.labels.values().sum();
         let busy = machine.busy.iter().filter(|(_, count)| **count > 0);
         let busy: Vec<String> = busy.map(|(name, count)| format!("{name}={count}")).collect();
-        cells![machine.name, machine.version, labels, busy]
+        cells![machine.name, machine.version, machine.by, labels, busy]
     };
-    listing.list(remote, read, ["MACHINE", "VERSION", "LABELS", "BUSY"], row).await
+    listing.list(remote, read, ["MACHINE", "VERSION", "BY", "LABELS", "BUSY"], row).await
 }
 
 /// The changes that a definition would make.

@@ -1,7 +1,7 @@
 //! `signalbox routes explain`: what a request would get, and why.
 
 use signalbox_client::{
-    routes::{Answer, By, Choice, Explanation},
+    routes::{Answer, By, Choice, Explanation, StepResult},
     with_query,
 };
 
@@ -50,12 +50,15 @@ fn target(text: &str) -> Result<(&str, Option<&str>), Failure> {
 
 pub(super) async fn run(args: Explain, remote: &Remote) -> Result<(), Failure> {
     let (host, path) = target(&args.host)?;
+    let scheme = args.host.split_once("://").map(|(scheme, _)| scheme.to_ascii_lowercase());
     let pairs = [
         ("host", Some(host)),
         ("path", args.path.as_deref().or(path)),
         ("header", args.header.as_deref()),
         ("cookie", args.cookie.as_deref()),
         ("address", args.address.as_deref()),
+        ("method", Some("GET")),
+        ("scheme", scheme.as_deref()),
     ];
     let explanation: Explanation = remote.client()?.get(&with_query("/routes/explain", &pairs)).await?;
     remote.show(&explanation, print)
@@ -77,12 +80,20 @@ fn chosen(request: &Choice) -> String {
 }
 
 fn print(explanation: &Explanation) {
-    let answer = match explanation.answer {
-        Answer::Proxied => "is routed to an instance",
-        Answer::NoInstance => "is answered 503: no instance is available",
-        Answer::NoRoute => "is answered 404: the host is not in the table",
+    let last = explanation.steps.last().filter(|step| step.result == StepResult::Ends);
+    let answer = match (last, explanation.answer) {
+        (Some(step), _) => {
+            let status = step.status.map_or_else(String::new, |status| format!(" with {status}"));
+            format!("is answered by the edge{status} ({})", step.check)
+        }
+        (None, Answer::Proxied) => "is routed to an instance".to_owned(),
+        (None, Answer::NoInstance) => "is answered 503: no instance is available".to_owned(),
+        (None, Answer::NoRoute) => "is answered 404: the host is not in the table".to_owned(),
     };
     out!("A request for {} {answer}.", explanation.host);
+    if let Some(state) = &explanation.state {
+        out!("  {}", state.summary);
+    }
     for candidate in &explanation.candidates {
         let found = match (candidate.exists, explanation.matched.as_deref() == Some(&candidate.name)) {
             (true, true) => "matches",
@@ -99,8 +110,8 @@ fn print(explanation: &Explanation) {
         };
         out!("  The instance receives the path {}: {why}.", path.sent);
     }
-    if !explanation.checks.is_empty() {
-        out!("  Checked first: {}.", explanation.checks.join(", "));
+    for step in &explanation.steps {
+        out!("  {}: {}", step.check, step.detail);
     }
     if let Some(request) = &explanation.request {
         out!("  {}", chosen(request));

@@ -7,6 +7,8 @@ use serde::{Deserialize, Serialize};
 use signalbox_api::tokens::Scope;
 use signalbox_route_table::Hostname;
 
+use super::Author;
+
 /// Host names that a token may touch: one name, a wildcard `*.example.org` (everything below it, its own wildcard
 /// entry included, not the apex), or `*` for all.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -52,19 +54,41 @@ pub struct Grant {
     pub version_types: Option<Vec<String>>,
 }
 
+impl Grant {
+    /// Whether the token has the list of this name, one of [`signalbox_api::tokens::LISTS`].
+    pub(crate) fn has_list(&self, list: &str) -> bool {
+        match list {
+            "hosts" => self.hosts.is_some(),
+            "environments" => self.environments.is_some(),
+            "machines" => self.machines.is_some(),
+            "version_types" => self.version_types.is_some(),
+            _ => false,
+        }
+    }
+}
+
+/// What the definition of a state machine allows its actions, in addition to what its author may do.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Bounds {
+    /// The hosts whose routes the actions may change.
+    hosts: Vec<HostPattern>,
+    /// The beginning of the IDs of instances that they may register.
+    instances: String,
+}
+
 /// The holder of the token that a request carries.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Caller {
     /// `root`, or the token's name.
     pub name: String,
     /// The identity of a client of the event bus, when the token is one of the bus.
-    bus_client: Option<String>,
+    pub(crate) bus_client: Option<String>,
     /// The person for whom an authenticating proxy sent the request.
     person: Option<String>,
     root: bool,
     pub(crate) grant: Grant,
-    /// The beginning of the IDs of instances that the caller may register; `None` allows every ID.
-    instances: Option<String>,
+    /// The bounds of a state machine's actions; `None` for every other caller.
+    bounds: Option<Bounds>,
 }
 
 impl Caller {
@@ -74,7 +98,7 @@ impl Caller {
     }
 
     pub(crate) fn with(name: String, grant: Grant) -> Self {
-        Self { name, bus_client: None, person: None, root: false, grant, instances: None }
+        Self { name, bus_client: None, person: None, root: false, grant, bounds: None }
     }
 
     /// The holder of a stored token. Without `hosts` every host is allowed.
@@ -82,11 +106,21 @@ impl Caller {
         Self::with(name, Grant { scopes, hosts, ..Grant::default() })
     }
 
-    /// The actions of a state machine: they may change the routes of `hosts`, and register instances whose IDs begin with
-    /// `instances`.
-    pub fn of_machine(machine: &str, hosts: Vec<HostPattern>, instances: String) -> Self {
-        let caller = Self::named(format!("machine:{machine}"), vec![Scope::Routes], Some(hosts));
-        Self { instances: Some(instances), ..caller }
+    /// The actions of a state machine that `author` has defined. They may do what the author may do, and of that only: change
+    /// the routes of `hosts`, and register instances whose IDs begin with `instances`. What they register is counted for the
+    /// author, or for the machine if root is the author.
+    pub fn of_machine(machine: &str, author: &Author, hosts: Vec<HostPattern>, instances: String) -> Self {
+        let author = author.caller();
+        let grant = if author.root {
+            Grant { scopes: Scope::ALL.to_vec(), ..Grant::default() }
+        } else {
+            author.grant
+        };
+        Self {
+            bus_client: author.bus_client,
+            bounds: Some(Bounds { hosts, instances }),
+            ..Self::with(format!("machine:{machine}"), grant)
+        }
     }
 
     /// The holder of one of the event bus's tokens. `client` is the identity there, which is not the token.
@@ -126,7 +160,7 @@ impl Caller {
 
     /// Whether the caller may change every host.
     pub fn is_unconfined(&self) -> bool {
-        self.grant.hosts.is_none()
+        self.grant.hosts.is_none() && self.bounds.is_none()
     }
 
     /// Whether the caller may access messages of this environment.
@@ -156,7 +190,7 @@ impl Caller {
 
     /// Whether the caller may register an instance with this ID, or take its address.
     pub fn may_own(&self, instance: &str) -> bool {
-        self.instances.as_ref().is_none_or(|prefix| instance.starts_with(&**prefix))
+        self.bounds.as_ref().is_none_or(|bounds| instance.starts_with(&*bounds.instances))
     }
 
     /// Whether the caller may change every host that a pattern covers.
@@ -166,7 +200,9 @@ impl Caller {
 
     /// Whether the caller may change what the route table holds for `hostname`.
     pub fn may_touch(&self, hostname: &Hostname) -> bool {
-        self.grant.hosts.as_ref().is_none_or(|hosts| hosts.iter().any(|pattern| pattern.covers(hostname)))
+        let covers = |hosts: &[HostPattern]| hosts.iter().any(|pattern| pattern.covers(hostname));
+        self.grant.hosts.as_deref().is_none_or(covers)
+            && self.bounds.as_ref().is_none_or(|bounds| covers(&bounds.hosts))
     }
 
     /// Whether the caller may change every one of these names. An instance that also serves a host of another owner is off
@@ -245,14 +281,27 @@ mod tests {
     #[test]
     fn a_machine_touches_its_hosts_and_owns_its_instances() {
         let pattern = |name: &str| HostPattern::new(host(name));
-        let caller = Caller::of_machine("canary", vec![pattern("*.a.example")], "machine:canary:".to_owned());
+        let hosts = || vec![pattern("*.a.example")];
+        let of = |author: &Caller| {
+            Caller::of_machine("canary", &Author::of(author), hosts(), "machine:canary:".to_owned())
+        };
+        let caller = of(&Caller::root());
         assert!(caller.may_touch(&host("x.a.example")) && !caller.may_touch(&host("b.example")));
         assert!(caller.may_own("machine:canary:18-1") && !caller.may_own("machine:other:18-1"));
-        assert!(!caller.is_root() && Caller::root().may_own("bank-1"));
+        assert!(!caller.is_root() && !caller.is_unconfined() && Caller::root().may_own("bank-1"));
+        assert_eq!((&*caller.name, &*caller.bus_client()), ("machine:canary", "@machine:canary"));
         assert!(caller.may_touch_pattern(&pattern("*.b.a.example")));
         for wider in ["*", "*.example", "a.example"] {
             assert!(!caller.may_touch_pattern(&pattern(wider)), "{wider}");
         }
+        // The definition's hosts and the author's both apply, and so do the author's other lists.
+        let mut author =
+            Caller::named("team".to_owned(), vec![Scope::Routes], Some(vec![pattern("x.a.example")]));
+        author.grant.version_types = Some(vec!["a-*".to_owned()]);
+        let caller = of(&author);
+        assert!(caller.may_touch(&host("x.a.example")) && !caller.may_touch(&host("y.a.example")));
+        assert!(caller.may_count_as("a-1") && !caller.may_count_as("shop-7"));
+        assert_eq!(&*caller.bus_client(), "@team", "instances are counted for the author");
     }
 
     #[test]

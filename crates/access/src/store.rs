@@ -22,7 +22,6 @@ pub use secret::SharedSecret;
 pub use sessions::Sessions;
 
 use super::{
-    ExternalToken, ExternalTokens,
     cache::{Cache, Uses},
     model::{Caller, Grant, Stored},
 };
@@ -71,7 +70,6 @@ pub struct Tokens {
     root: Arc<str>,
     fabric: Fabric,
     stats: Stats,
-    external: ExternalTokens,
     cache: Arc<Mutex<Cache>>,
     uses: Arc<Mutex<Uses>>,
     now: fn() -> SystemTime,
@@ -84,7 +82,6 @@ impl Tokens {
             root: HEXLOWER.encode(&Sha256::digest(root.as_bytes())).into(),
             fabric,
             stats,
-            external: ExternalTokens::none(),
             cache: Arc::default(),
             uses: Arc::default(),
             now,
@@ -95,23 +92,6 @@ impl Tokens {
     pub fn now_ms(&self) -> u64 {
         let since = (self.now)().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
         u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
-    }
-
-    /// Copies these tokens of another subsystem to the sidecars, too.
-    #[must_use]
-    pub fn with_external(self, external: ExternalTokens) -> Self {
-        Self { external, ..self }
-    }
-
-    /// Copies a token of another subsystem to the sidecars immediately.
-    pub async fn sync(&self, token: &ExternalToken) -> Result<(), Error> {
-        self.copy(&token.digest, Some(&json(&token.record())?)).await;
-        Ok(())
-    }
-
-    /// Removes a token of another subsystem from the sidecars immediately.
-    pub async fn revoke(&self, digest: &str) {
-        self.copy(digest, None).await;
     }
 
     /// The holder of `token`; `None` if it is unknown or has expired.
@@ -346,15 +326,10 @@ impl Tokens {
         let mut wanted = self.records().await?;
         // A record that is not readable is not valid.
         wanted.retain(|_, record| read(record).is_ok_and(|record| record.is_valid(now_ms)));
-        let external = self.external.all();
-        for one in external.iter().flatten() {
-            wanted.entry(one.digest.clone()).or_insert(json(&one.record())?);
-        }
         let key = keys::stats::tokens();
         let present: HashMap<String, String> = self.stats.command("HGETALL").key(&key).query().await?;
         let mut batch = self.stats.batch();
-        // While the external tokens are unknown, an unknown digest may belong to one of them.
-        for digest in present.keys().filter(|digest| external.is_some() && !wanted.contains_key(*digest)) {
+        for digest in present.keys().filter(|digest| !wanted.contains_key(*digest)) {
             batch.add("HDEL", &key, digest);
         }
         for (digest, record) in wanted.iter().filter(|(digest, record)| present.get(*digest) != Some(record))

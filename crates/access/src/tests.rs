@@ -1,7 +1,4 @@
-use std::{
-    sync::{Arc, Mutex},
-    time::{Duration, SystemTime},
-};
+use std::time::{Duration, SystemTime};
 
 use super::*;
 use signalbox_daemon::RootToken;
@@ -97,44 +94,6 @@ async fn the_copy_for_the_sidecars_follows() {
         if found.len() == 1 && found[0] != "stranger" { Ok(()) } else { Err(format!("{found:?}")) }
     })
     .await;
-}
-
-#[tokio::test]
-async fn the_copy_holds_the_tokens_of_the_bus() {
-    let servers = Servers::start().await;
-    let known: Arc<Mutex<Option<Vec<ExternalToken>>>> = Arc::default();
-    let asked = Arc::clone(&known);
-    let tokens = tokens(&servers).with_external(ExternalTokens::new(move || asked.lock().unwrap().clone()));
-    let names = async || -> Vec<String> {
-        let copy: Vec<String> = servers.stats().command("HVALS").arg("tokens").query().await.unwrap();
-        let name = |record: String| {
-            let record: serde_json::Value = serde_json::from_str(&record).unwrap();
-            format!("{} {}", record["name"].as_str().unwrap(), record["scopes"])
-        };
-        let mut names: Vec<String> = copy.into_iter().map(name).collect();
-        names.sort();
-        names
-    };
-    let external = |token: &str, scope| ExternalToken {
-        digest: digest(token),
-        name: token.to_uppercase(),
-        scopes: vec![scope],
-    };
-    create(&tokens, "own", scope(Scope::Read), None).await;
-    tokens.sync(&external("a", Scope::Read)).await.unwrap();
-    assert_eq!(names().await, [r#"A ["read"]"#, r#"own ["read"]"#]);
-    // A bus whose registry is not known yet removes no token's entry.
-    tokens.reconcile().await.unwrap();
-    assert_eq!(names().await.len(), 2);
-    *known.lock().unwrap() = Some(vec![external("b", Scope::Publish), external("c", Scope::Read)]);
-    tokens.reconcile().await.unwrap();
-    assert_eq!(names().await, [r#"B ["publish"]"#, r#"C ["read"]"#, r#"own ["read"]"#]);
-    tokens.revoke(&digest("c")).await;
-    assert_eq!(names().await, [r#"B ["publish"]"#, r#"own ["read"]"#]);
-    // Presented to the pacemaker the bus decides about them, and no token is stored as it is.
-    assert!(tokens.authenticate("b").await.unwrap().is_none());
-    let digests: Vec<String> = servers.stats().command("HKEYS").arg("tokens").query().await.unwrap();
-    assert!(digests.iter().all(|digest| digest.len() == 64), "{digests:?}");
 }
 
 #[tokio::test]

@@ -51,6 +51,16 @@ struct State {
 }
 
 impl Asked {
+    /// Names with their clients, in the order in which the URL is called for them. Those for which it was called recently are left
+    /// out.
+    fn in_turn<'r>(&self, requested: Vec<(Hostname, &'r str)>) -> Vec<(Hostname, &'r str)> {
+        let (state, now) = (self.0.lock(), Instant::now());
+        let is_new =
+            |(name, _): &(Hostname, &str)| state.names.get(name.as_str()).is_none_or(|until| *until <= now);
+        let requested = requested.into_iter().filter(is_new).collect();
+        in_turn(requested, |client| state.by_client.get(client).copied().unwrap_or(0))
+    }
+
     /// Whether the URL may be called for a name of a client now. If so, the name is remembered and the call is counted.
     fn take(&self, name: &str, client: &str, limit: u64, now: Instant) -> bool {
         let mut state = self.0.lock();
@@ -89,6 +99,20 @@ impl Asked {
     }
 }
 
+/// The second name of a client follows the first names of all others, and so on.
+fn in_turn<'r>(
+    mut requested: Vec<(Hostname, &'r str)>,
+    calls: impl Fn(&str) -> u64,
+) -> Vec<(Hostname, &'r str)> {
+    let mut turns: HashMap<&'r str, u64> = HashMap::new();
+    requested.sort_by_cached_key(|(_, client)| {
+        let turn = turns.entry(client).or_insert_with(|| calls(client));
+        *turn = turn.saturating_add(1);
+        *turn
+    });
+    requested
+}
+
 /// How much of an hourly amount is available after a part of the hour; at least one at its beginning.
 fn available(hourly: u64, after: Duration) -> u64 {
     let part = u128::from(hourly) * after.as_millis() / HOUR.as_millis();
@@ -111,13 +135,13 @@ pub(crate) async fn requested(parts: &Arc<Parts>, checks: &mut JoinSet<()>) {
         Ok(routers) => routers,
         Err(error) => return tracing::debug!(%error, "requested names not read"),
     };
-    for requested in routers.into_iter().flat_map(|router| router.requested_names) {
-        let Some((hostname, client)) = parse(&requested) else { continue };
+    let requested: Vec<String> = routers.into_iter().flat_map(|router| router.requested_names).collect();
+    for (hostname, client) in parts.asked.in_turn(requested.iter().filter_map(|one| parse(one)).collect()) {
         let name = hostname.as_str();
         let possible = name.contains('.') && !name.starts_with('*') && name.parse::<IpAddr>().is_err();
         while checks.try_join_next().is_some() {}
         if checks.len() >= MAX_CHECKS {
-            // Routers report the name again.
+            // Routers report the names again, and those of clients with fewer calls are first then.
             return;
         }
         if possible && parts.asked.take(name, client, parts.options.checks_per_hour, Instant::now()) {
@@ -214,6 +238,22 @@ mod tests {
             calls += usize::from(take(&format!("{minute}.quiet.test"), &format!("quiet-{minute}"), now));
         }
         assert_eq!(calls, 49);
+    }
+
+    #[test]
+    fn names_of_a_client_that_requests_many_do_not_delay_those_of_others() {
+        let requested: Vec<String> = (0..100).map(|n| format!("{n}.test noisy")).collect();
+        let quiet = ["a.test quiet", "b.test quiet", "c.test other"].map(str::to_owned);
+        let all: Vec<String> = [requested, quiet.to_vec()].concat();
+        let read = || all.iter().filter_map(|one| parse(one)).collect::<Vec<_>>();
+        let names = |turns: Vec<(Hostname, &str)>| {
+            turns.into_iter().take(5).map(|(name, _)| name.to_string()).collect::<Vec<_>>()
+        };
+        assert_eq!(names(in_turn(read(), |_| 0)), ["0.test", "a.test", "c.test", "1.test", "b.test"]);
+        // All places are taken for a name of the noisy client: it is the last from then on.
+        let asked = Asked::default();
+        (0..20).for_each(|n| _ = asked.take(&format!("{n}.test"), "noisy", 1_000, Instant::now()));
+        assert_eq!(names(asked.in_turn(read())), ["a.test", "c.test", "b.test", "20.test", "21.test"]);
     }
 
     #[test]

@@ -59,6 +59,15 @@ pub(crate) enum Budget {
     Checks,
 }
 
+/// A name without automatic HTTPS, and what the caller has read of its host.
+#[derive(Debug)]
+pub(crate) struct Unwanted {
+    pub(crate) name: String,
+    pub(crate) has_host: bool,
+    /// The revision of the host's policy.
+    pub(crate) policy: Option<u64>,
+}
+
 impl Store {
     pub(crate) fn new(fabric: Fabric, claim: Duration) -> Self {
         Self { fabric, claim, clock_ms: None }
@@ -151,20 +160,21 @@ impl Store {
         Ok(found)
     }
 
-    /// Removes names that have no automatic HTTPS by the hosts of this revision of the desired state. Returns how many were
-    /// removed; `None` if there is a later revision by now.
-    pub(crate) async fn unwant(&self, names: &[String], revision: u64) -> Result<Option<u64>, Error> {
-        let mut removed = 0;
+    /// Removes names that have no automatic HTTPS, each with what decided that. One for which that has changed stays. Returns
+    /// those that were removed.
+    pub(crate) async fn unwant(&self, names: &[Unwanted]) -> Result<Vec<String>, Error> {
+        let mut removed = Vec::new();
         for names in names.chunks(CHUNK) {
             let call = UNWANT.call().key(&key::acme_due()).key(&key::acme_names());
-            let call = call.key(&key::acme_index()).key(&key::acme_fences()).key(&key::routes_revision());
-            let Ok(part) = u64::try_from(call.arg(revision).arg(names).run::<i64>(&self.fabric).await?)
-            else {
-                return Ok(None);
-            };
-            removed += part;
+            let call = call.key(&key::acme_index()).key(&key::acme_fences());
+            let mut call = call.key(&key::routes_hosts()).key(&key::routes_policies());
+            for Unwanted { name, has_host, policy } in names {
+                let policy = policy.map_or_else(String::new, |revision| revision.to_string());
+                call = call.arg(name).arg(u8::from(*has_host)).arg(policy);
+            }
+            removed.extend(call.run::<Vec<String>>(&self.fabric).await?);
         }
-        Ok(Some(removed))
+        Ok(removed)
     }
 
     /// Takes one unit of a budget. Returns `None` on success, otherwise the milliseconds until a unit is
@@ -289,6 +299,10 @@ mod tests {
         assert_eq!((record.failures, due), (0, 115_001));
     }
 
+    fn without_host(name: &str) -> Unwanted {
+        Unwanted { name: name.to_owned(), has_host: false, policy: None }
+    }
+
     #[tokio::test]
     async fn a_name_that_is_not_wanted_anymore_ends_its_claim() {
         let servers = Servers::start().await;
@@ -296,7 +310,7 @@ mod tests {
         assert_eq!(store.want(&names(&["a.test", "b.test"]), &Record::default()).await.unwrap(), 2);
         assert_eq!(store.want(&names(&["a.test"]), &Record::default()).await.unwrap(), 0);
         let claims = store.claim(5).await.unwrap();
-        assert_eq!(store.unwant(&names(&["a.test"]), 0).await.unwrap(), Some(1));
+        assert_eq!(store.unwant(&[without_host("a.test")]).await.unwrap(), ["a.test"]);
         assert!(!store.save(&claims[0], 0).await.unwrap());
         assert_eq!(store.names_after(None, 5).await.unwrap(), ["b.test"]);
         // After the name is added again, its claim gets a different token from the lost one.
@@ -312,11 +326,25 @@ mod tests {
         let store = at(&servers, 1000);
         store.want(&names(&["a.test"]), &Record::default()).await.unwrap();
         let claim = store.claim(5).await.unwrap().pop().unwrap();
-        let read_before = store.revision().await.unwrap();
-        store.fabric.command("INCR").key(&key::routes_revision()).run().await.unwrap();
-        assert_eq!(store.unwant(&names(&["a.test"]), read_before).await.unwrap(), None);
+        let set = async |hash, value: &str| {
+            let command = store.fabric.command("HSET").key(hash).arg("a.test");
+            command.arg(value).run().await.unwrap();
+        };
+        let (hosts, policies) = (key::routes_hosts(), key::routes_policies());
+        let is_removed = async |has_host, policy| {
+            let read = Unwanted { name: "a.test".to_owned(), has_host, policy };
+            store.unwant(&[read]).await.unwrap() == ["a.test"]
+        };
+        set(&hosts, "1").await;
+        assert!(!is_removed(false, None).await, "a host was added");
+        set(&policies, r#"{"revision":7,"tls":"auto"}"#).await;
+        assert!(!is_removed(true, None).await, "it got a policy");
+        set(&policies, r#"{"revision":8,"tls":"manual"}"#).await;
+        assert!(!is_removed(true, Some(7)).await, "its policy was changed");
         assert!(store.save(&claim, 0).await.unwrap(), "its order continues");
-        assert_eq!(store.unwant(&names(&["a.test"]), read_before + 1).await.unwrap(), Some(1));
+        // Changes of other hosts do not matter.
+        store.fabric.command("INCR").key(&key::routes_revision()).run().await.unwrap();
+        assert!(is_removed(true, Some(8)).await);
         assert!(!store.hurry("a.test").await.unwrap(), "a renewal does not bring it back");
         assert_eq!(store.names_after(None, 5).await.unwrap(), [""; 0]);
     }

@@ -1,7 +1,8 @@
 //! Which names have automatic HTTPS: a comparison of the hosts with the stored names.
 //!
 //! It is made when the desired state of the route table changed, by one pacemaker at a time, and once in a while in any case. A
-//! host is left out only after it was read again, so a change during the comparison loses nothing.
+//! host is left out only after it was read again, and unless it has changed since, so a change during the comparison loses
+//! nothing. Changes of other hosts delay no removal.
 
 use std::{collections::HashSet, sync::Arc, time::Duration};
 
@@ -13,7 +14,13 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-use crate::{Parts, failure::Failure, on_demand, record::Record, store::CHUNK};
+use crate::{
+    Parts,
+    failure::Failure,
+    on_demand,
+    record::Record,
+    store::{CHUNK, Unwanted},
+};
 
 /// The interval between checks for changes.
 pub(crate) const INTERVAL: Duration = Duration::from_secs(1);
@@ -101,26 +108,23 @@ async fn remove_others(parts: &Parts, wanted: &HashSet<String>) -> Result<(), Fa
         let Some(last) = names.last() else { return Ok(()) };
         after = Some(last.clone());
         let names: Vec<String> = names.into_iter().filter(|name| !wanted.contains(name)).collect();
-        // Before the hosts, so that a change of a host after it was read prevents the removal of its name.
-        let revision = parts.store.revision().await?;
         let records = parts.store.records(&names).await?;
         let both = names.into_iter().zip(records);
         let of_hosts =
             both.filter(|(_, record)| matches!(record, Some(Ok((record, _))) if !record.on_demand));
         let names: Vec<String> = of_hosts.map(|(name, _)| name).collect();
-        let still: HashSet<String> = if names.is_empty() {
-            HashSet::new()
-        } else {
-            let known = parts.table.host_version_types(&names).await.map_err(unavailable)?;
-            let hosts = names.iter().zip(known).filter(|(_, known)| known.is_some());
-            with_automatic(parts, hosts.map(|(name, _)| name.clone()).collect()).await?.into_iter().collect()
-        };
-        let gone: Vec<String> = names.into_iter().filter(|name| !still.contains(name)).collect();
-        // If a host has changed, the next comparison follows.
-        if parts.store.unwant(&gone, revision).await?.is_some() {
-            for name in &gone {
-                tracing::info!(server_name = name, "automatic HTTPS ended");
+        let hosts = parts.table.host_version_types(&names).await.map_err(unavailable)?;
+        let policies = parts.table.policies(&names).await.map_err(unavailable)?;
+        let mut gone = Vec::new();
+        for ((name, host), policy) in names.into_iter().zip(hosts).zip(policies) {
+            let tls = policy.as_ref().and_then(|wanted| wanted.value.tls);
+            if host.is_none() || !is_automatic(&name, tls, parts.options.covers(&name)) {
+                let policy = policy.map(|policy| policy.revision);
+                gone.push(Unwanted { name, has_host: host.is_some(), policy });
             }
+        }
+        for name in parts.store.unwant(&gone).await? {
+            tracing::info!(server_name = name, "automatic HTTPS ended");
         }
     }
 }

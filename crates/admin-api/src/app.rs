@@ -5,12 +5,13 @@ use std::{ops::Deref, sync::Arc};
 use axum::http::StatusCode;
 use parking_lot::Mutex;
 use serde::Deserialize;
-use signalbox_access::{AuditLog, Caller, Tokens, digest};
+use signalbox_access::{Caller, Tokens, digest};
 use signalbox_acme::Acme;
 use signalbox_bus::intake;
 use signalbox_certificates::Certificates;
-use signalbox_daemon::Attempts;
+use signalbox_daemon::{Attempts, door::Door};
 use signalbox_lease::Presence;
+use signalbox_route_table::Network;
 use signalbox_routing::{Registry, Routers};
 use signalbox_settings::within;
 use tokio::sync::Semaphore;
@@ -25,14 +26,13 @@ use crate::{
     },
     http::{
         Problem,
-        audit::ClientAddress,
+        audit::{AuditTrail, ClientAddress},
         cursor::Cursors,
         metrics::Metrics,
         rates::Rates,
         session::{Holder, Session, Sessions},
         slots::Slots,
     },
-    own_events::OwnEvents,
 };
 
 /// Requests with `wait` on one pacemaker, and of one token.
@@ -60,14 +60,16 @@ impl Deref for App {
 /// The handles themselves.
 #[derive(Debug)]
 pub struct Parts {
+    /// Which requests the listener accepts, and the addresses of their clients.
+    pub door: Door,
+    /// Networks whose clients read metrics without a token.
+    pub metrics_networks: Vec<Network>,
     /// Who may do what.
     pub tokens: Tokens,
     /// Failed attempts to authenticate.
     pub attempts: Mutex<Attempts>,
     /// Records of changes and log-ins.
-    pub audit: AuditLog,
-    /// Signalbox's own events.
-    pub own_events: OwnEvents,
+    pub audit: AuditTrail,
     /// Instances and policies.
     pub registry: Registry,
     /// Certificates of server names.

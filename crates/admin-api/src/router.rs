@@ -10,7 +10,7 @@ use axum::{
     response::{IntoResponse, Response},
 };
 use futures_util::FutureExt as _;
-use signalbox_daemon::{refuse_proxied, traces};
+use signalbox_daemon::traces;
 use utoipa::openapi::OpenApi;
 
 use crate::{
@@ -50,7 +50,7 @@ pub fn router(app: App, pages: Router, description: OpenApi) -> Router {
 /// What every request passes, from the last step to the first. One layer has all of it: for each request, a layer of axum
 /// clones everything inside of it, and nine layers took a fifth of the pacemaker's time for a small publish.
 async fn pass(State(app): State<App>, request: Request, next: Next) -> Response {
-    let answer = async |request| refuse_proxied(request, |request| next.run(request)).await;
+    let answer = async |request| app.door.admit(request, |request| next.run(request)).await;
     let answer = async |request| unread::drain(&app.limits.drains, request, answer).await;
     let answer = async |request| deadline::limit(request, answer).await;
     let answer = async |request| audit::record(&app, request, answer).await;

@@ -33,13 +33,17 @@ pub struct Record {
     pub at_ms: u64,
     /// The kind of this record.
     pub kind: Kind,
-    /// The name of the caller's token, or `root`. Absent for a log-in with an unknown token.
+    /// The name of the caller's token, `root`, or `machine:NAME` for an action of a state machine. Absent for a log-in with an
+    /// unknown token.
     pub who: Option<String>,
+    /// The label whose action it is, if a state machine made the change. Method, route and target are then those of the call that
+    /// has the same effect.
+    pub label: Option<String>,
     /// The person for whom an authenticating proxy sent the request.
     pub person: Option<String>,
-    /// The address of the client.
+    /// The address of the client. Absent for a change by a state machine.
     #[cfg_attr(feature = "schema", schema(example = "10.0.0.7"))]
-    pub address: String,
+    pub address: Option<String>,
     /// The ID of the request, as in the access log.
     pub request_id: Option<String>,
     /// The method of the request.

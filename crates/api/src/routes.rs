@@ -10,7 +10,8 @@ pub use decision::{
     StepResult,
 };
 pub use hosts::{
-    Host, HostList, Promote, PromotedHost, Promotion, RuledHost, UndoPromotion, Undoable, Unserved,
+    Host, HostList, HostState, Promote, PromotedHost, Promotion, RuledHost, UndoPromotion, Undoable,
+    unserved_shares,
 };
 pub use instances::{
     ChangedInstance, Drain, DrainedNode, Fault, Faults, Health, Heartbeat, Instance, InstanceList,

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct Totals {
-    /// The kind of subject: `version_type`, `version`, `application`, `workspace`, `node`, `uncaught` or `pacemaker`.
+    /// The kind of subject: `version_type`, `version`, `application`, `workspace`, `node`, `total`, `uncaught` or `pacemaker`.
     pub kind: String,
     /// The ID of the subject.
     pub id: String,
@@ -41,6 +41,9 @@ pub struct Totals {
     /// Answers with a status of 500 to 599.
     #[serde(rename = "5xx")]
     pub server_errors: u64,
+    /// Those of `5xx` that the edge answered without trying an instance: a policy decided, or there was none.
+    #[serde(default)]
+    pub edge_5xx: u64,
     /// Share of answers with a status of 100 to 199, in percent.
     #[serde(rename = "1xx_percentage")]
     pub informational_percentage: f64,
@@ -106,6 +109,73 @@ pub struct Bucket {
     pub below_ms: Option<u64>,
     /// Number of values.
     pub count: u64,
+}
+
+/// The requests of the last seconds, the loudest version types first.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+pub struct Top {
+    /// The unix second after them. Counters are complete about two seconds later.
+    pub end: u64,
+    /// The number of seconds.
+    pub seconds: u64,
+    /// All requests, except those to the admin listener.
+    pub total: Recent,
+    /// Requests without a version type, such as those for unknown hosts.
+    pub uncaught: Recent,
+    /// The number of version types with requests in the present minute or the one before.
+    pub active: u64,
+    /// The loudest version types.
+    pub version_types: Vec<Loud>,
+}
+
+/// The counters of a period.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema), schema(as = RecentRequests))]
+pub struct Recent {
+    /// Requests.
+    pub requests: u64,
+    /// Bytes sent.
+    pub bytes: u64,
+    /// Requests that an upstream answered.
+    pub timecount: u64,
+    /// Total upstream response time, in milliseconds.
+    pub time: u64,
+    /// Total request time in nginx, in milliseconds.
+    pub nginxtime: u64,
+    /// Answers with a status of 400 to 499.
+    #[serde(rename = "4xx")]
+    pub client_errors: u64,
+    /// Answers with a status of 500 to 599.
+    #[serde(rename = "5xx")]
+    pub server_errors: u64,
+    /// Those of `5xx` that the edge answered without trying an instance.
+    pub edge_5xx: u64,
+}
+
+/// A version type and its counters.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema), schema(as = LoudVersionType))]
+pub struct Loud {
+    /// The version type.
+    pub id: String,
+    /// Its counters.
+    #[serde(flatten)]
+    pub recent: Recent,
+}
+
+/// Which version types are asked for, as a query string.
+#[serde_with::skip_serializing_none]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::IntoParams), into_params(parameter_in = Query))]
+#[serde(deny_unknown_fields)]
+pub struct Loudest {
+    /// What they are ranked by: `requests` (the default), or `errors`, those that an instance answered with 5xx or failed.
+    pub by: Option<String>,
+    /// The number of seconds, 1 to 60; 60 by default.
+    pub seconds: Option<u64>,
+    /// The number of version types, 1 to 1000; 100 by default.
+    pub limit: Option<usize>,
 }
 
 /// A point of a series: unix second and value.

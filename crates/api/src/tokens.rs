@@ -44,13 +44,40 @@ impl AsRef<str> for Scope {
     }
 }
 
+/// The lists that confine a token.
+pub const LISTS: [&str; 4] = ["hosts", "environments", "machines", "version_types"];
+
+/// Whether a token reads statistics.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum StatisticsAccess {
+    /// It does.
+    Open,
+    /// It does not have the scope `read`.
+    WithoutRead,
+    /// It has the scope, but also the list of this name.
+    Confined(&'static str),
+}
+
+/// Decides whether a token with these scopes reads statistics; `has_list` returns whether it has one of [`LISTS`]. Statistics are counted by
+/// version type, and by groups of them, across hosts and environments. They cannot be divided between tenants, so a token with any
+/// list reads none: neither from the sidecar nor through the feed of a state machine.
+pub fn statistics_access<'a>(
+    mut scopes: impl Iterator<Item = &'a str>,
+    has_list: impl Fn(&str) -> bool,
+) -> StatisticsAccess {
+    if !scopes.any(|scope| scope == Scope::Read.as_str()) {
+        return StatisticsAccess::WithoutRead;
+    }
+    LISTS.into_iter().find(|list| has_list(list)).map_or(StatisticsAccess::Open, StatisticsAccess::Confined)
+}
+
 /// A token to be created.
 #[serde_with::skip_serializing_none]
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct NewToken {
-    /// `[a-z0-9:_-]{1,64}`, not `root`.
+    /// `[a-z0-9:_-]{1,64}`, not `root` or `file`, and not beginning with `machine:`.
     #[cfg_attr(feature = "schema", schema(example = "deployer"))]
     pub name: String,
     /// At least one.

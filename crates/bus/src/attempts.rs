@@ -14,7 +14,7 @@ use signalbox_api::events::DeliveryAttempt;
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 
-use super::{Error, Handle, core::Core, housekeeping::unless_damaged};
+use super::{Error, Handle, core::Core, housekeeping::unless_damaged, store::Held};
 
 /// Attempts of a subscriber that are stored.
 const MAX_ATTEMPTS: usize = 50;
@@ -23,24 +23,23 @@ const KEPT_SECONDS: u64 = 7 * 24 * 3600;
 /// Between two writes.
 const EVERY: Duration = Duration::from_secs(1);
 
-/// Attempts that are not written yet, oldest first.
+/// Attempts that are not written yet, oldest first, by subscriber and generation of its lanes.
 #[derive(Debug, Default)]
-pub(super) struct AttemptLog(Mutex<HashMap<String, VecDeque<DeliveryAttempt>>>);
+pub(super) struct AttemptLog(Mutex<PendingAttempts>);
+
+type PendingAttempts = HashMap<(String, String), VecDeque<DeliveryAttempt>>;
 
 impl AttemptLog {
-    pub(super) fn note(&self, token: &str, attempt: DeliveryAttempt) {
+    pub(super) fn note(&self, held: &Held, attempt: DeliveryAttempt) {
         let mut pending = self.0.lock();
-        let of_one = match pending.get_mut(token) {
-            Some(of_one) => of_one,
-            None => pending.entry(token.to_owned()).or_default(),
-        };
+        let of_one = pending.entry((held.token.clone(), held.generation.clone())).or_default();
         if of_one.len() == MAX_ATTEMPTS {
             of_one.pop_front();
         }
         of_one.push_back(attempt);
     }
 
-    fn take(&self) -> HashMap<String, VecDeque<DeliveryAttempt>> {
+    fn take(&self) -> PendingAttempts {
         std::mem::take(&mut *self.0.lock())
     }
 }
@@ -76,9 +75,9 @@ pub(super) async fn run(core: Arc<Core>, shutdown: CancellationToken) {
 
 async fn write(core: &Core) -> Result<(), Error> {
     let view = core.view();
-    for (token, attempts) in core.attempts.take() {
+    for ((token, generation), attempts) in core.attempts.take() {
         // The log of a subscription that ended was removed with it.
-        if view.subscription(&token).is_none() {
+        if view.subscription_of(&token, &generation).is_none() {
             continue;
         }
         let entries: Vec<String> =

@@ -20,6 +20,8 @@ pub struct Change {
     pub tail: Vec<u8>,
     /// After how many milliseconds the record is forgotten.
     pub ttl_ms: Option<u64>,
+    /// Bytes of the record that it replaces; 0 if there is none, or if that record expires, because it is not counted.
+    pub replaced: usize,
     /// The id of the label's last event, if it had any. The bus does not remember the events of labels.
     pub prev: Option<EventId>,
     /// The changes of the indexes.

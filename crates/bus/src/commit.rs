@@ -256,8 +256,6 @@ impl Committer {
     /// Sends the call, and again as it was while its outcome is unknown.
     async fn call(&mut self, view: &View, items: &[Item]) -> Result<PublishReply, signalbox_store::Error> {
         let (fan_out, places) = fan_out(view, items);
-        let clients: HashMap<&str, usize> =
-            fan_out.clients.iter().enumerate().map(|(place, client)| (&**client, place)).collect();
         let groups: Vec<Group<'_>> = items
             .iter()
             .map(|item| Group {
@@ -265,9 +263,8 @@ impl Committer {
                 hash: item.hash,
                 state: item.state.as_ref().map(|state| state.get()),
                 backend: view.backend_of(&item.object),
-                idempotency: item.idempotency.as_ref().map(|(key, body)| {
-                    (clients.get(&*item.client).copied().unwrap_or_default(), &**key, &**body)
-                }),
+                client: places.client(item),
+                idempotency: item.idempotency.as_ref().map(|(key, body)| (&**key, &**body)),
                 events: item
                     .parts
                     .iter()

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use signalbox_queues::{DeadCursor, DeadKey};
 use signalbox_store::unpacked;
 
 use super::{
@@ -32,9 +33,6 @@ pub struct DeadLetter {
     pub reason: String,
 }
 
-/// The maximum position in a list of dead letters: far beyond the length of any list.
-const MAX_PLACE: u64 = u32::MAX as u64;
-
 /// A part of a list.
 #[derive(Debug, Clone)]
 pub struct Page<T> {
@@ -45,7 +43,7 @@ pub struct Page<T> {
 }
 
 impl Handle {
-    /// A part of the client's dead letters, oldest first. The cursor is `shard:place`.
+    /// A part of the client's dead letters, oldest first. The cursor is a [`DeadCursor`].
     pub async fn dead_letters(
         &self,
         client: &str,
@@ -53,25 +51,20 @@ impl Handle {
         limit: usize,
     ) -> Result<Page<DeadLetter>, Error> {
         self.known(client).await?;
-        let (mut shard, mut place) = match cursor {
-            None => (0, 0),
-            Some(cursor) => cursor
-                .split_once(':')
-                .and_then(|(shard, place)| Some((shard.parse().ok()?, place.parse().ok()?)))
-                .filter(|(shard, place)| *shard < self.core.stores.len() && *place <= MAX_PLACE)
-                .ok_or(Error::InvalidCursor)?,
+        let stores = &self.core.stores;
+        let mut at = match cursor {
+            None => DeadCursor::default(),
+            Some(cursor) => DeadCursor::parse(cursor, stores.len()).ok_or(Error::InvalidCursor)?,
         };
         let mut items = Vec::new();
-        while let Some(store) = self.core.stores.get::<usize>(shard) {
+        while let Some(store) = stores.get(at.shard) {
             let wanted = (limit - items.len()) as u64;
             if wanted == 0 {
-                return Ok(Page { items, cursor: Some(format!("{shard}:{place}")) });
+                return Ok(Page { items, cursor: Some(at.to_string()) });
             }
-            let entries = store.dead(client, place, wanted).await?;
-            place += entries.len() as u64;
+            let entries = page(store, client, &mut at, wanted).await?;
             if (entries.len() as u64) < wanted {
-                shard += 1;
-                place = 0;
+                at.next_shard();
             }
             items.extend(entries.iter().filter_map(|stored| Some(DeadLetter::read(stored)?.0)));
         }
@@ -120,14 +113,13 @@ impl Handle {
     pub async fn resend(&self, client: &str, id: EventId) -> Result<(), Error> {
         self.known(client).await?;
         let store = self.core.store_of(id).ok_or(Error::NoSuchEvent)?;
-        let mut place = 0;
+        let mut at = DeadCursor::default();
         loop {
-            let entries = store.dead(client, place, PART).await?;
+            let entries = page(store, client, &mut at, PART).await?;
             if let Some(one) = entries.iter().map(|stored| returned(stored)).find(|one| one.id == id) {
                 let redriven = put(&self.core, store, client, &[one], Again::Redrive).await?;
                 return if redriven > 0 { Ok(()) } else { Err(Error::NoSuchEvent) };
             }
-            place += entries.len() as u64;
             if (entries.len() as u64) < PART {
                 break;
             }
@@ -170,6 +162,10 @@ impl Handle {
 }
 
 impl DeadLetter {
+    fn key(&self) -> DeadKey {
+        (self.died_ms, self.event.id.0)
+    }
+
     /// Reads a dead letter as stored: MessagePack of died, attempts, reason and the event's JSON, which is returned, too.
     pub(super) fn read(stored: &[u8]) -> Option<(Self, Vec<u8>)> {
         let [died, attempts, reason, body] = unpacked(stored)?;
@@ -185,6 +181,19 @@ impl DeadLetter {
         };
         Some((letter, body))
     }
+}
+
+/// The dead letters of a shard behind a position, which is moved behind them.
+async fn page(store: &Store, client: &str, at: &mut DeadCursor, count: u64) -> Result<Vec<Vec<u8>>, Error> {
+    let key = |stored: &Vec<u8>| Some(DeadLetter::read(stored)?.0.key());
+    let read = |from, count| async move {
+        let entries = store.dead(client, from, count).await?;
+        Ok::<_, Error>(entries.iter().map(key).collect())
+    };
+    let place = at.find(read).await?;
+    let entries = store.dead(client, place, count).await?;
+    at.advance(place, entries.iter().map(key));
+    Ok(entries)
 }
 
 fn returned(stored: &[u8]) -> Resend {

@@ -30,13 +30,13 @@ pub enum Refusal {
         /// The configured limit, for all shards together.
         limit: u64,
     },
-    /// The fabric has little memory left, and the environment uses most of it. Nothing was changed.
-    #[error("memory is short, and the environment uses most of it")]
+    /// The fabric has little memory left, and the environment or the client uses most of it. Nothing was changed.
+    #[error("memory is short, and the environment or its client uses most of it")]
     MemoryShort,
     /// The client stores as many idempotency keys as it may. Nothing was changed.
     #[error("limit of idempotency keys reached; the oldest one expires in {retry_ms} ms")]
     KeysUsedUp {
-        /// Milliseconds until the client's oldest key expires.
+        /// Milliseconds until the client's oldest key expires, or until memory is checked again.
         retry_ms: u64,
     },
     /// The label is not in the state that the change expects: read it again. Only changes of labels get this.

@@ -257,8 +257,8 @@ async fn limit(core: &Arc<Core>, store: &Store) -> Result<(), Error> {
         let over = events.saturating_sub(most);
         let mut dropped = 0;
         while dropped < over {
-            match unless_damaged(&token, store.drop_above(&token, "limit", most).await)? {
-                None | Some(0) => break,
+            match unless_damaged(&token, store.drop_above(&token, "limit", most).await)?.flatten() {
+                None => break,
                 Some(more) => dropped += more,
             }
         }
@@ -375,8 +375,7 @@ async fn forget_for_idle(core: &Arc<Core>, store: &Store, bytes: u64, why: &str)
         }
         for token in holders {
             while let Some(events) =
-                unless_damaged(&token, store.drop_from(&token, "autodropped", segment).await)?
-                && events > 0
+                unless_damaged(&token, store.drop_from(&token, "autodropped", segment).await)?.flatten()
             {
                 *all.entry(token.clone()).or_default() += events;
             }
@@ -450,12 +449,28 @@ fn refused(owners: &BTreeMap<String, u64>, largest: u64, free_thousandths: u64) 
 }
 
 /// The bytes of each owner: environments, state machines, and clients with many idempotency keys.
-async fn owners(core: &Core, store: &Store) -> Result<BTreeMap<String, u64>, Error> {
-    let mut owners = store.owners().await?;
+type Owners = BTreeMap<String, u64>;
+
+/// Begins the name of a publisher among the owners; the script of publishes knows it.
+const PUBLISHER: &str = "publisher:";
+
+/// The bytes of each owner, and those of each publisher, which are also counted for the environments that it uses.
+async fn owners(core: &Core, store: &Store) -> Result<(Owners, Owners), Error> {
+    let all = store.owners().await?.into_iter();
+    let (publishers, mut owners): (Owners, Owners) = all.partition(|(name, _)| name.starts_with(PUBLISHER));
     for (client, keys) in store.idempotency_used(core.options.idempotency_seconds * 1000).await? {
         owners.insert(format!("client:{client}"), keys.saturating_mul(KEY_BYTES));
     }
-    Ok(owners)
+    Ok((owners, publishers))
+}
+
+/// What each publisher uses beyond the largest environment. One that publishes for several tenants does not pay for its largest
+/// one, which pays for itself; one that divides its events between many environments pays for them.
+fn beyond_one(owners: &Owners, publishers: Owners) -> Owners {
+    let environments = owners.iter().filter(|(name, _)| !name.contains(':'));
+    let largest = environments.map(|(_, bytes)| *bytes).max().unwrap_or_default();
+    let beyond = |(name, bytes): (String, u64)| (bytes > largest).then(|| (name, bytes - largest));
+    publishers.into_iter().filter_map(beyond).collect()
 }
 
 /// Returns how many bytes are free. If memory is short, the owners who use most pay for it, and no others:
@@ -471,10 +486,12 @@ pub(super) async fn relieve(core: &Arc<Core>, store: &Store) -> Result<u64, Erro
         return Ok(memory.free());
     }
     forget_log(store).await?;
-    let owners = owners(core, store).await?;
+    let (mut owners, publishers) = owners(core, store).await?;
     memory = Memory::read(core, store).await?;
     // Dead letters and indexes use memory, although they belong to no owner.
     let others = memory.used.saturating_sub(owners.values().sum());
+    let beyond = beyond_one(&owners, publishers);
+    owners.extend(beyond);
     let largest = owners.values().copied().max().unwrap_or_default().max(others);
     if memory.is_short() {
         let pinned: u64 = pinned(core, store).await?.iter().map(|(_, bytes, _)| bytes).sum();
@@ -540,8 +557,8 @@ async fn drop_largest(
     while memory.is_short() {
         let before = all;
         for _ in 0..DROP_PART {
-            match unless_damaged(&token, store.drop_oldest(&token, "autodropped").await)? {
-                None | Some(0) => break,
+            match unless_damaged(&token, store.drop_oldest(&token, "autodropped").await)?.flatten() {
+                None => break,
                 Some(events) => all += events,
             }
         }
@@ -612,6 +629,17 @@ mod tests {
         let many = (0..1_000_u64).map(|n| (n.to_string(), n)).collect();
         let largest = refused(&many, 999, 0);
         assert_eq!((largest.len(), &*largest[0]), (MAX_REFUSED, "999"));
+    }
+
+    #[test]
+    fn a_publisher_pays_for_what_it_uses_beyond_the_largest_environment() {
+        let bytes =
+            |all: &[(&str, u64)]| all.iter().map(|(name, bytes)| ((*name).to_owned(), *bytes)).collect();
+        let owners: Owners = bytes(&[("loud", 30), ("quiet", 1), ("machine:m", 90)]);
+        let publishers =
+            bytes(&[("publisher:of-both", 31), ("publisher:of-one", 30), ("publisher:of-many", 70)]);
+        let expected = bytes(&[("publisher:of-both", 1), ("publisher:of-many", 40)]);
+        assert_eq!(beyond_one(&owners, publishers), expected);
     }
 
     #[test]

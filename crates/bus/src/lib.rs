@@ -109,14 +109,15 @@
 //!   operator calls [`Handle::initialize`]. The empty server has no subscriptions, so accepted events would be lost.
 //! * **Redis is full.** Publishers get [`Refusal::Full`], and no publish is applied in part. Before that,
 //!   housekeeping removes events that are retained only for replay, and then rejects new data of the owners that use most:
-//!   environments, labels of machines, and idempotency keys of clients ([`Refusal::MemoryShort`]). If that is not enough, it drops the oldest batches of the largest subscriber, if that
-//!   frees memory, and stores a gap for each.
+//!   environments, clients with many environments or idempotency keys, and labels of machines ([`Refusal::MemoryShort`]). If that
+//!   is not enough, it drops the oldest batches of the largest subscriber, if that frees memory, and stores a gap for each.
 //! * **A subscriber answers 410.** Its lanes receive no new events. Waiting events stay until it subscribes again or they
 //!   exceed their maximum age.
 //! * **A delivery panics, hangs, or takes long.** A panic or a timeout is a failed attempt. A delivery that takes
 //!   long releases its worker, so it does not delay other subscribers.
 //! * **A subscription ends.** It receives no events that are published later. Its lanes are removed in parts, by any
-//!   pacemaker, and the number of their generation is never used again.
+//!   pacemaker, and the number of their generation is never used again. From then on, nothing of these lanes is delivered,
+//!   counted, buried, or reported as a gap: the client may have subscribed again (`lanes.has_ended`).
 
 // The testkit is also compiled into the unit tests of this crate (`tests/mod.rs`). This makes `signalbox_bus` in its
 // source refer to the crate under test.
@@ -164,7 +165,7 @@ pub use backend::{Backend, WantedBackend};
 pub use change::{Change, Index, Log};
 pub use clients::ApiToken;
 pub use dead::{DeadLetter, Page};
-pub use deliver::{BatchContents, Delivered, Deliverer, Webhooks, rendered};
+pub use deliver::{BatchContents, Delivered, Deliverer, Webhooks, rendered_for};
 pub use error::{Error, Limit, Refusal};
 pub use event::{Delay, Event, EventId, Gap, ID_EPOCH_MS, IDS_PER_MS, Kind, NewEvent, NewMessage, shard_of};
 pub use handle::{Handle, NewGroup};

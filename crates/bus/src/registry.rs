@@ -195,12 +195,8 @@ pub(super) fn projection_elsewhere(tag: &Tag, before: &Registry, after: &Registr
     for (token, generation) in
         after.retired.iter().filter(|(token, ended)| before.retired.get(*token) != Some(*ended))
     {
-        // A client that subscribed again has newer lanes; its old generation still has to be removed.
-        if !after.subscriptions.contains_key(token) {
-            retire(keys, token, *generation, &mut write);
-        } else {
-            write("HSET", keys.purge(), vec![token.clone(), generation.to_string()]);
-        }
+        // If the client has subscribed again, nothing of that subscription is in this shard yet.
+        retire(keys, token, *generation, &mut write);
     }
     wake_ups(tag, before, after, &mut write);
     commands

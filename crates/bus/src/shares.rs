@@ -53,8 +53,10 @@ enum Last {
 
 #[derive(Debug, Default)]
 struct Subscriber {
-    /// How often its pauses had been ended when this began.
+    /// How often its pauses had been ended when this began, and the generation of its lanes: a client that ended its
+    /// subscription and made another one begins again.
     kicks: String,
+    generation: String,
     /// `None` until its first attempt in this process ends.
     proven: Option<bool>,
     lanes: HashMap<String, Last>,
@@ -67,10 +69,11 @@ struct Subscriber {
 }
 
 impl Subscriber {
-    fn new(kicks: &str, health: u8, earlier: BTreeMap<String, Vec<u8>>) -> Self {
+    fn new(held: &Held, health: u8, kicks: &str, earlier: BTreeMap<String, Vec<u8>>) -> Self {
         // A subscriber that failed when another process delivered to it has to succeed first.
         let proven = (health < FULL_HEALTH).then_some(false);
-        Self { kicks: kicks.to_owned(), proven, earlier, ..Self::default() }
+        let (kicks, generation) = (kicks.to_owned(), held.generation.clone());
+        Self { kicks, generation, proven, earlier, ..Self::default() }
     }
 
     /// A delivery that the next one has to wait for.
@@ -98,11 +101,11 @@ impl Shares {
         let one = self
             .0
             .entry(held.token.clone())
-            .or_insert_with(|| Subscriber::new(kicks, health, BTreeMap::new()));
-        if one.kicks != kicks {
+            .or_insert_with(|| Subscriber::new(held, health, kicks, BTreeMap::new()));
+        if one.kicks != kicks || one.generation != held.generation {
             let mut earlier = std::mem::take(&mut one.earlier);
             earlier.append(&mut one.in_flight);
-            *one = Subscriber::new(kicks, health, earlier);
+            *one = Subscriber::new(held, health, kicks, earlier);
         }
         let is_quick = matches!(one.lanes.get(&lane(held)), None | Some(Last::Quick)) && one.hanging == 0;
         let share = match one.before(slow_is_full) {
@@ -258,6 +261,19 @@ mod tests {
             Share::Quick,
             "the former one says nothing"
         );
+    }
+
+    #[test]
+    fn a_client_that_subscribed_again_does_not_wait_for_the_receiver_of_its_ended_subscription() {
+        let mut shares = Shares::default();
+        attempt(&mut shares, "0", Ended::Failed);
+        assert_eq!(begin(&mut shares, "a", "0", 98, false), Share::Slow);
+        shares.hangs(&held("a", "0"));
+        let next = Held { generation: "2".to_owned(), ..held("a", "1") };
+        assert_eq!(shares.begin(&next, 100, "0", false), Share::Slow);
+        shares.end(&next, Ended::Delivered, false);
+        shares.end(&held("a", "0"), Ended::Failed, true);
+        assert_eq!(shares.begin(&next, 100, "0", false), Share::Quick, "the ended one says nothing");
     }
 
     #[test]

@@ -242,6 +242,12 @@ impl Registry {
         Ok(())
     }
 
+    /// Whether the subscription has ended that these lanes of the client belong to.
+    pub(super) fn has_ended(&self, client: &str, generation: &str) -> bool {
+        let ended = self.retired.get(client);
+        ended.is_some_and(|ended| generation.parse::<u64>().is_ok_and(|generation| generation <= *ended))
+    }
+
     /// Ends the client's subscription. Returns whether it had one.
     pub(super) fn end_subscription(&mut self, client: &str) -> bool {
         let Some(ended) = self.subscriptions.remove(client) else { return false };

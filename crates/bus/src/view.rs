@@ -137,6 +137,11 @@ impl View {
         self.subscriptions.get(token)
     }
 
+    /// The subscription that lanes of this generation belong to; `None` if it ended, even if its client has another one now.
+    pub(super) fn subscription_of(&self, token: &str, generation: &str) -> Option<&Arc<Subscription>> {
+        self.subscription(token).filter(|_| !self.registry.has_ended(token, generation))
+    }
+
     pub(super) fn subscribers(&self, topic: &str) -> usize {
         self.by_topic.get(topic).map_or(0, Vec::len)
     }

@@ -215,7 +215,9 @@ impl<D: Deliverer> Fetcher<D> {
             let worker = taken.held.worker.clone();
             self.idle.retain(|idle| *idle != worker);
             self.busy.lock().insert(worker);
-            let subscription = view.as_ref().and_then(|view| view.subscription(&taken.held.token).cloned());
+            let Held { token, generation, .. } = &taken.held;
+            let subscription =
+                view.as_ref().and_then(|view| view.subscription_of(token, generation).cloned());
             self.deliver(taken, subscription, turn.now_ms, shutdown);
         }
     }

@@ -4,7 +4,7 @@
 //! * [`Attempts`]: a limit for failed attempts to authenticate;
 //! * [`traces`]: spans of requests and of the work that they cause, sent to a collector;
 //! * `presented`: the token of a request (feature `serve`);
-//! * `refuse_proxied`: rejects requests that came through an edge (feature `serve`);
+//! * `door`: which requests a listener accepts, and the addresses of their clients (feature `serve`);
 //! * `serve`: the HTTP server, with limits for connections (feature `serve`);
 //! * `log_to_stderr`: lines for a person at a terminal, JSON otherwise (feature `serve`).
 //!
@@ -15,9 +15,9 @@ mod attempts;
 #[cfg(feature = "serve")]
 mod credentials;
 #[cfg(feature = "serve")]
-mod logging;
+pub mod door;
 #[cfg(feature = "serve")]
-mod proxied;
+mod logging;
 mod redis_url;
 mod root_token;
 #[cfg(feature = "serve")]
@@ -29,8 +29,6 @@ pub use attempts::Attempts;
 pub use credentials::presented;
 #[cfg(feature = "serve")]
 pub use logging::log_to_stderr;
-#[cfg(feature = "serve")]
-pub use proxied::refuse_proxied;
 pub use redis_url::RedisUrl;
 pub use root_token::RootToken;
 

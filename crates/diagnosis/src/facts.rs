@@ -1,17 +1,21 @@
 //! Everything that the rules need to know, and the diagnosis of it.
 
-use std::collections::BTreeSet;
+use std::{
+    cmp::Reverse,
+    collections::{BTreeMap, BTreeSet},
+};
 
 use crate::{
     Diagnosis, Finding, Skipped, Subject,
     certificates::{self, Certificate},
+    hosts::{self, Host},
     installation::{self, Pacemaker, Part},
     machines::{self, Evaluation, Machine},
     messages::{self, Backend, Bus, Credentials, KeyUse, Parked, Queue, Subscriber},
     redis::{self, Server},
     routers::{self, Nginx, Router},
     sidecar::{self, Counting},
-    traffic::{self, Host, Instance, VersionType},
+    traffic::{self, Instance, VersionType},
 };
 
 /// A caller's result of one check.
@@ -136,7 +140,7 @@ pub fn diagnose(facts: &Facts, now_ms: u64) -> Diagnosis {
     checks.one("request-counting", &facts.request_counted, |counted| {
         sidecar::probe(*counted, facts.counting.known())
     });
-    checks.each("hosts", &facts.hosts, |one| traffic::host(one).into_iter().chain(traffic::shares(one)));
+    checks.each("hosts", &facts.hosts, |one| hosts::host(one).into_iter().chain(hosts::shares(one)));
     checks.each("instances", &facts.instances, traffic::instance);
     checks.each("traffic", &facts.traffic, traffic::version_type);
     checks.one("bus", &facts.bus, messages::bus);
@@ -156,8 +160,33 @@ pub fn diagnose(facts: &Facts, now_ms: u64) -> Diagnosis {
     // A version type or an instance is reported once, however many hosts it serves.
     let mut seen = BTreeSet::new();
     diagnosis.findings.retain(|one| seen.insert((one.id, one.problem.clone())));
-    diagnosis.findings.sort_by(|a, b| (a.severity, a.id, &a.subject).cmp(&(b.severity, b.id, &b.subject)));
+    loudest_first(&mut diagnosis.findings, facts);
     diagnosis
+}
+
+/// Sorts findings by severity and kind. Among those of one kind, the loudest come first: hosts with the most requests, and
+/// queues and subscribers with the most dead letters.
+fn loudest_first(findings: &mut [Finding], facts: &Facts) {
+    let mut requests: BTreeMap<&str, u64> = BTreeMap::new();
+    for one in facts.traffic.known().into_iter().flatten() {
+        *requests.entry(&one.host).or_default() += one.requests;
+    }
+    let queues = facts.queues.known().into_iter().flatten().map(|one| (&*one.name, one.dead));
+    let queues: BTreeMap<&str, u64> = queues.collect();
+    let subscribers = facts.subscribers.known().into_iter().flatten().map(|one| (&*one.name, one.dead));
+    let subscribers: BTreeMap<&str, u64> = subscribers.collect();
+    let of = |all: &BTreeMap<&str, u64>, name: &str| all.get(name).copied().unwrap_or(0);
+    let loudness = |subject: &Subject| match subject {
+        Subject::Host(host) | Subject::Instance { host, .. } | Subject::VersionType { host, .. } => {
+            of(&requests, host)
+        }
+        Subject::Queue(name) => of(&queues, name),
+        Subject::Subscriber(name) => of(&subscribers, name),
+        _ => 0,
+    };
+    findings.sort_by_cached_key(|one| {
+        (one.severity, one.id, Reverse(loudness(&one.subject)), one.subject.clone())
+    });
 }
 
 /// The nginx and the sidecar behind the admin address belong to one of the routers. That router's own report is more

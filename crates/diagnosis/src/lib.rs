@@ -15,6 +15,7 @@
 pub mod certificates;
 mod facts;
 mod finding;
+pub mod hosts;
 pub mod installation;
 pub mod machines;
 pub mod messages;

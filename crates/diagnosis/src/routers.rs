@@ -55,8 +55,8 @@ pub fn routers(routers: &[Router]) -> Vec<Finding> {
 
 fn rejects_table(subject: Subject, who: &str, alarm: &str) -> Finding {
     let problem = format!("{who} rejects the table in Redis ({alarm}) and serves the last good one.");
-    let fix = "The pacemaker restores the table automatically. To accept the table as it is, send POST /edge/accept to \
-               the router's admin listener.";
+    let fix = "The pacemaker restores the table automatically. To accept the table as it is, send POST /edge/accept with the \
+               header `X-Signalbox-Accept: table` to the router's admin listener.";
     Finding::new(Critical, "router-rejects-table", subject, problem, fix)
 }
 

@@ -12,6 +12,26 @@ pub fn span(ms: u64) -> String {
     }
 }
 
+/// A time of today as `14:42 UTC`, another as `2026-11-20 14:42 UTC`.
+pub(crate) fn day_and_time(at_ms: u64, now_ms: u64) -> String {
+    const DAY_MS: u64 = 86_400_000;
+    let minutes = at_ms % DAY_MS / 60_000;
+    let time = format!("{:02}:{:02} UTC", minutes / 60, minutes % 60);
+    if at_ms / DAY_MS == now_ms / DAY_MS {
+        return time;
+    }
+    // Years of March to February, so that the leap day is the last; 146,097 days are 400 years.
+    let days = at_ms / DAY_MS + 719_468;
+    let (era, day) = (days / 146_097, days % 146_097);
+    let year = (day - day / 1460 + day / 36_524 - day / 146_096) / 365;
+    let day = day - (365 * year + year / 4 - year / 100);
+    let month = (5 * day + 2) / 153;
+    let day = day - (153 * month + 2) / 5 + 1;
+    let month = if month < 10 { month + 3 } else { month - 9 };
+    let year = 400 * era + year + u64::from(month <= 2);
+    format!("{year}-{month:02}-{day:02} {time}")
+}
+
 /// `5003` as `5,003`.
 pub fn thousands(number: usize) -> String {
     let digits = number.to_string();
@@ -39,6 +59,16 @@ mod tests {
     fn spans_use_the_largest_unit_that_is_precise_enough() {
         assert_eq!([span(0), span(999), span(1000), span(119_999)], ["0 ms", "999 ms", "1 s", "119 s"]);
         assert_eq!([span(120_000), span(7_200_000), span(172_800_000)], ["2 min", "2 h", "2 d"]);
+    }
+
+    #[test]
+    fn a_time_of_another_day_has_its_date() {
+        let now = 1_709_251_199_000;
+        assert_eq!(day_and_time(now - 60_000, now), "23:58 UTC");
+        assert_eq!(day_and_time(now, now + 1000), "2024-02-29 23:59 UTC");
+        assert_eq!(day_and_time(now + 1000, now), "2024-03-01 00:00 UTC");
+        assert_eq!(day_and_time(0, now), "1970-01-01 00:00 UTC");
+        assert_eq!(day_and_time(1_798_675_200_000, now), "2026-12-31 00:00 UTC");
     }
 
     #[test]

@@ -5,13 +5,14 @@ use signalbox_diagnosis::{
     Checked, Facts, Finding, Subject,
     certificates::Certificate,
     diagnose,
+    hosts::{Host, Mode, Reading},
     installation::{Pacemaker, Part},
     machines::{Evaluation, Held, Machine},
     messages::{Backend, Bus, Credentials, KeyUse, Parked, Queue, Subscriber},
     redis::{Role, Server, State},
     routers::{Nginx, Router, Table},
     sidecar::{Counting, Fault},
-    traffic::{Host, Instance, VersionType},
+    traffic::{Instance, VersionType},
 };
 
 const NOW_MS: u64 = 1_000_000_000_000;
@@ -101,18 +102,17 @@ fn some<T: std::fmt::Debug>(one: impl Strategy<Value = T>) -> impl Strategy<Valu
 fn facts() -> impl Strategy<Value = Facts> {
     let part = (name(), reason()).prop_map(|(name, failure)| Part { name, failure });
     let nginx = (any::<bool>(), alarm()).prop_map(|(connected, alarm)| Nginx { connected, alarm });
-    let host = (name(), 0..3_usize, 0..3_usize, 0..3_usize, some(name()));
-    let host = host.prop_map(|(name, addresses, idle, unhealthy, unserved_shares)| Host {
-        name,
-        addresses,
-        idle,
-        unhealthy,
-        unserved_shares,
+    let mode = select(vec![Mode::Serving, Mode::Redirect { to: "https://b.test".to_owned() }]);
+    let reading = (mode, 0..3_u64, 0..3_u64, 0..2_u64, 0..100_u64, 0..50_u64);
+    let host = (name(), reading, 0..2_u64, some(name())).prop_map(|(name, reading, idle, unserved_shares)| {
+        let (mode, instances, unhealthy, ejected, requests, failed) = reading;
+        let state = Reading { mode, instances, idle, unhealthy, ejected, requests, failed }.state(NOW_MS);
+        Host { name, state, unserved_shares }
     });
-    let instance =
-        (name(), name(), reason()).prop_map(|(id, host, unhealthy)| Instance { id, host, unhealthy });
+    let instance = (name(), name(), reason(), any::<bool>())
+        .prop_map(|(id, host, unhealthy, planned)| Instance { id, host, unhealthy, planned });
     let traffic = (name(), name(), 0..100_u64, 0..50_u64)
-        .prop_map(|(id, host, requests, server_errors)| VersionType { id, host, requests, server_errors });
+        .prop_map(|(id, host, requests, failed)| VersionType { id, host, requests, failed });
     let queue = (name(), 0..2_u64).prop_map(|(name, dead)| Queue { name, dead });
     let backend =
         (name(), reason(), 0..2_u64).prop_map(|(name, disabled, dead)| Backend { name, disabled, dead });

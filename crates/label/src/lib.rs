@@ -125,6 +125,8 @@ pub struct Record {
     pub timed: bool,
     /// Its work in progress.
     pub work: Work,
+    /// Bytes of the stored record; 0 before it is stored.
+    pub bytes: usize,
 }
 
 impl Work {
@@ -172,7 +174,18 @@ impl Record {
             kept: None,
             timed: false,
             work: Work::default(),
+            bytes: 0,
         }
+    }
+
+    /// The record of a label that never existed. It only stores the keys of requests that found none.
+    pub fn absent(now_ms: u64) -> Self {
+        Self { status: Status::Deleted, entered_ms: now_ms, ..Self::new(0) }
+    }
+
+    /// Whether the label never existed: see [`Self::absent`].
+    pub fn is_absent(&self) -> bool {
+        self.incarnation == 0
     }
 
     /// The record after the label is deleted: name, history, and the idempotency keys, so that a repeated request does not

@@ -124,6 +124,7 @@ impl Record {
         if fresh > 0 {
             record.numbered(fresh, first_event);
         }
+        record.bytes = bytes.len();
         (record.metadata.is_object()).then_some(record)
     }
 
@@ -401,7 +402,7 @@ mod tests {
             let status = Status::ALL[status];
             Record {
                 incarnation, origin, visit, revision, state, status, entered_ms, metadata, history, seen, zones, work, taken,
-                suspended, indexed, kept, timed,
+                suspended, indexed, kept, timed, bytes: 0,
             }
         }
     }
@@ -414,8 +415,9 @@ mod tests {
         #[test]
         fn a_record_reads_as_it_was_written(record in record(), fresh in 0..MAX_ROWS, first in 0..1_u64 << 52) {
             let fresh = fresh.min(record.history.len());
-            let read = Record::read(&stored(&record, fresh, first)).unwrap();
-            let mut expected = record;
+            let bytes = stored(&record, fresh, first);
+            let read = Record::read(&bytes).unwrap();
+            let mut expected = Record { bytes: bytes.len(), ..record };
             if fresh > 0 {
                 expected.numbered(fresh, first);
             }

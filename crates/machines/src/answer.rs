@@ -67,21 +67,30 @@ pub(crate) struct KeyedRequest {
     only_changes: bool,
 }
 
+/// The first eight bytes of a digest of these parts.
+fn digest(parts: &[&[u8]]) -> u64 {
+    let mut digest = Sha256::new();
+    for part in parts {
+        digest.update((part.len() as u64).to_be_bytes());
+        digest.update(part);
+    }
+    digest.finalize().iter().take(8).fold(0, |number, byte| number << 8 | u64::from(*byte))
+}
+
 impl KeyedRequest {
-    /// A request of some kind under a key.
-    pub(crate) fn new(key: &str, kind: &str, request: &[u8]) -> Self {
-        let key = Sha256::digest(key.as_bytes());
-        let mut body = Sha256::new();
-        for part in [kind.as_bytes(), request] {
-            body.update((part.len() as u64).to_be_bytes());
-            body.update(part);
-        }
-        let body = body.finalize();
+    /// A request of some kind under a key of a client. Another client may use the same key.
+    pub(crate) fn new((client, key): (&str, &str), kind: &str, request: &[u8]) -> Self {
         Self {
-            key: key.iter().take(8).fold(0, |number, byte| number << 8 | u64::from(*byte)),
-            body: body.iter().take(4).fold(0, |number, byte| number << 8 | u32::from(*byte)),
+            key: digest(&[b"client", client.as_bytes(), key.as_bytes()]),
+            body: (digest(&[kind.as_bytes(), request]) >> 32) as u32,
             only_changes: false,
         }
+    }
+
+    /// A task, which has one operation. The operation is not compared, because a later release may write it in another way.
+    /// Stored only with a change: a task does not write the labels that it leaves as they are.
+    pub(crate) fn of_task(id: &str) -> Self {
+        Self { key: digest(&[b"task", id.as_bytes()]), body: 0, only_changes: true }
     }
 
     /// What distinguishes a label that the request creates ([`Record::origin`]): 48 bits, because a record stores its distance
@@ -90,14 +99,9 @@ impl KeyedRequest {
         self.key >> 16
     }
 
-    /// An operation under a key.
-    pub(crate) fn of(key: &str, operation: &Operation) -> Self {
+    /// An operation under a key of a client.
+    pub(crate) fn of(key: (&str, &str), operation: &Operation) -> Self {
         Self::new(key, operation.word(), &serde_json::to_vec(operation).unwrap_or_default())
-    }
-
-    /// Stored only with a change: a task does not write the labels that it leaves as they are.
-    pub(crate) fn only_changes(self) -> Self {
-        Self { only_changes: true, ..self }
     }
 
     /// Whether the key is stored even if the request changes nothing. Otherwise a repeat after another change would change

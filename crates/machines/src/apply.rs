@@ -18,6 +18,7 @@ use std::{
 
 use futures_util::{StreamExt as _, stream};
 use rand::RngExt as _;
+use signalbox_access::Author;
 use signalbox_machine::{
     Machine,
     definition::{self, File, Refused},
@@ -95,8 +96,8 @@ fn files_of(folder: &Path) -> std::io::Result<Vec<PathBuf>> {
 
 impl Applier {
     /// Applies a definition that was planned from version `base` (0 for a new machine). `map` names the target state for the
-    /// labels of each removed state. A definition with the same content as the active one makes no new version, so that a
-    /// request may be repeated.
+    /// labels of each removed state. A definition with the same content and author as the active one makes no new version, so
+    /// that a request may be repeated. The machine may do what `author` may do from then on.
     ///
     /// # Errors
     /// [`Error::BeingDeleted`], [`Error::BadMap`], [`Error::Unmapped`], [`Error::DefinitionChanged`], [`Error::ApplyUnderWay`], or a failure of the
@@ -105,7 +106,7 @@ impl Applier {
         &self,
         machine: &Machine,
         base: u64,
-        by: &str,
+        author: &Author,
         map: &BTreeMap<String, String>,
     ) -> Result<Applied, Error> {
         let _one_at_a_time = self.applying.lock().await;
@@ -115,7 +116,11 @@ impl Applier {
         match self.definitions.current(machine.name()).await {
             // Without a map nothing changes; a later version with this content is the result of the same request, which is
             // repeated because its answer was lost.
-            Ok(now) if now.machine.hash() == machine.hash() && (now.number > base || map.is_empty()) => {
+            Ok(now)
+                if now.machine.hash() == machine.hash()
+                    && *now.author == *author
+                    && (now.number > base || map.is_empty()) =>
+            {
                 for under_way in self.versions.applying().await? {
                     if under_way.machine == machine.name() && under_way.version == now.number {
                         self.finish(&under_way).await?;
@@ -126,14 +131,15 @@ impl Applier {
             }
             Ok(_) | Err(Error::NoSuchMachine) => {}
             // A readable version may replace one that cannot be read.
-            Err(Error::Unreadable) if map.is_empty() => {}
+            Err(Error::Unreadable) => {}
             Err(error) => return Err(error),
         }
         self.check_map(machine, base, map).await?;
         let mark = format!("{:016x}", rand::rng().random::<u64>());
         let now_ms = self.clock.now_ms().await?;
-        let under_way = self.definitions.begin(machine, base, &mark, (now_ms, by), map).await?;
+        let under_way = self.definitions.begin(machine, base, &mark, (now_ms, author), map).await?;
         self.finish(&under_way).await?;
+        let by = &*author.name;
         tracing::info!(machine = machine.name(), version = under_way.version, by, "definition applied");
         let kept = self.definitions.kept(machine.name(), under_way.version).await?;
         Ok(Applied { version: under_way.version, changed: true, kept })
@@ -156,6 +162,11 @@ impl Applier {
         }
         let old = match self.definitions.current(machine.name()).await {
             Err(Error::Unreadable) if map.is_empty() => return Ok(()),
+            Err(Error::Unreadable) => {
+                let why =
+                    "the active version cannot be read, so its labels stay in their states; omit the map";
+                return Err(Error::BadMap(why.to_owned()));
+            }
             old => old?,
         };
         let removed = plan::states(&old.machine, machine).removed;
@@ -371,7 +382,7 @@ impl Applier {
             return Ok(());
         }
         let base = self.versions.current(0, machine.name()).await?.unwrap_or(0);
-        match self.apply(machine, base, "file", &BTreeMap::new()).await {
+        match self.apply(machine, base, &Author::operator(), &BTreeMap::new()).await {
             // Another pacemaker reads the same folder.
             Err(Error::DefinitionChanged | Error::ApplyUnderWay) => Ok(()),
             other => other.map(drop),

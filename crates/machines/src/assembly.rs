@@ -12,7 +12,7 @@ use tokio::sync::{Notify, Semaphore};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use crate::{
-    Options, Secrets, Service,
+    AuditLog, Options, Secrets, Service,
     actions::Actions,
     apply::Applier,
     clock::Clock,
@@ -33,11 +33,12 @@ use crate::{
     places::{self, Waiting},
     population::Population,
     reconcile::SweepReconciler,
+    recount::{self, Recounter},
     runner::{self, Runner},
     search::Search,
     store::{
-        DueSet, FlowCounts, InputPositions, Permits, Records, Shards, Statistics, StoredSecrets, Tasks,
-        Versions,
+        DueSet, FlowCounts, InputPositions, LabelBytes, Permits, Records, Shards, Statistics, StoredSecrets,
+        Tasks, Versions,
     },
     sweep_entries::SweepEntries,
     sweeps::Sweeps,
@@ -61,6 +62,8 @@ pub struct Dependencies {
     pub routes: Registry,
     /// The keys that encrypt secrets of machines.
     pub keys: Keys,
+    /// The log of what machines change.
+    pub audit: AuditLog,
 }
 
 /// The differences between a pacemaker and a test. The default is a pacemaker.
@@ -92,7 +95,7 @@ impl Service {
     /// Builds the machines of this process with other hooks than a pacemaker's. This is the only function that knows what
     /// each part gets, and it lists the parts in the order of their dependencies.
     pub(crate) fn with_hooks(dependencies: Dependencies, options: Options, hooks: Hooks) -> Self {
-        let Dependencies { fabric, shards, stats, bus, client, routes, keys } = dependencies;
+        let Dependencies { fabric, shards, stats, bus, client, routes, keys, audit } = dependencies;
         let Options { page, concurrency, .. } = options;
         let redefined: Arc<Notify> = Arc::default();
         let shards = Shards::new(&fabric, shards, hooks.faults.clone());
@@ -118,8 +121,13 @@ impl Service {
             logged: Mutex::default(),
             population: Population::new(records.clone(), definitions.clone(), options.labels),
         });
-        let actions =
-            Arc::new(Actions { client: client.clone(), bus: bus.clone(), routes, secrets: secrets.clone() });
+        let actions = Arc::new(Actions {
+            client: client.clone(),
+            bus: bus.clone(),
+            routes,
+            secrets: secrets.clone(),
+            audit,
+        });
         let feeds = Arc::new(Feeds {
             client,
             statistics: Statistics(stats),
@@ -248,12 +256,18 @@ impl Service {
                 shards: shards.count(),
                 redefined,
                 metrics,
+                reported: Arc::default(),
             },
             reconciler: SweepReconciler {
                 definitions: definitions.clone(),
                 records,
                 due: due.clone(),
                 clock,
+            },
+            recounter: Recounter {
+                definitions: definitions.clone(),
+                bytes: LabelBytes(shards),
+                page: recount::PAGE,
             },
             due,
             flow,

@@ -16,6 +16,8 @@ use crate::{
 
 /// The topic of moves, after `signalbox.`.
 const TOPIC: &str = "labels";
+/// Bytes of the ID that the script writes into a record.
+const ID_BYTES: usize = 8;
 /// How long the name and history of a deleted label are retained.
 const TOMBSTONE_MS: u64 = 30 * 24 * 3600 * 1000;
 
@@ -148,16 +150,21 @@ impl Committer {
         let fresh = after.history[after.history.len().saturating_sub(rows)..].iter();
         let events: Vec<NewEvent> = fresh.map(|row| event(machine, label, after.incarnation, row)).collect();
         let trimmed = after.trim();
-        let head = after.header();
+        let (head, tail) = (after.header(), after.tail(rows));
         debug_assert_eq!(head.len(), HEADER);
+        let bytes = head.len() + ID_BYTES + tail.len();
         let change = Change {
             machine: machine.to_owned(),
             expected: before.map(Record::header).unwrap_or_default(),
             version,
             head,
-            tail: after.tail(rows),
+            tail,
             prev: before.and_then(|before| before.history.last()).map(|row| EventId(row.event)),
             ttl_ms: (after.status == Status::Deleted).then_some(TOMBSTONE_MS),
+            // What remains of a deleted label expires.
+            replaced: before
+                .filter(|before| before.status != Status::Deleted)
+                .map_or(0, |before| before.bytes),
             indexes: indexes(machine, label, before, after),
             log: self.log(lines, &trimmed),
         };
@@ -169,6 +176,7 @@ impl Committer {
             return Err(Refusal::Unavailable);
         }
         after.numbered(rows, first);
+        after.bytes = bytes;
         Ok(())
     }
 }

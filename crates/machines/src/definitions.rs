@@ -11,6 +11,7 @@ use std::{
 
 use parking_lot::RwLock;
 use serde::{Deserialize, Serialize};
+use signalbox_access::{Author, Denied, Effect};
 use signalbox_machine::{
     Machine,
     definition::{self, Refused},
@@ -39,6 +40,8 @@ pub struct Version {
     pub machine: Arc<Machine>,
     /// Which machine of this name it belongs to: a machine that was deleted and applied again has another origin.
     pub(crate) origin: Arc<str>,
+    /// Who applied it, and what the machine may do for that reason.
+    pub(crate) author: Arc<Author>,
     /// The active version, if this is an earlier one that a label stays on.
     pub(crate) active: Option<Arc<Version>>,
 }
@@ -47,6 +50,24 @@ impl Version {
     /// The active version: this one, or a later one.
     pub(crate) fn active(&self) -> &Self {
         self.active.as_deref().unwrap_or(self)
+    }
+
+    /// The name of the token that applied it.
+    pub fn by(&self) -> &str {
+        &self.author.name
+    }
+
+    /// Whether the machine may have an effect, because its author may.
+    ///
+    /// # Errors
+    /// What forbids it.
+    pub(crate) fn may(&self, effect: Effect) -> Result<(), Denied> {
+        self.author.caller().may(effect)
+    }
+
+    /// Why the machine may not have an effect, for people.
+    pub(crate) fn why_not(&self, denied: &Denied) -> String {
+        format!("{} applied the definition and may not do this: {denied}", self.by())
     }
 
     /// Whether labels in the state stay on this version. The active version may not have the state.
@@ -87,13 +108,29 @@ impl Family {
     }
 }
 
+/// The states of all versions of a machine.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct AllStates {
+    /// Their names, ordered.
+    pub(crate) names: Vec<String>,
+    /// Whether every version could be read. Otherwise labels may be in other states, too.
+    pub(crate) complete: bool,
+}
+
+impl Default for AllStates {
+    fn default() -> Self {
+        Self { names: Vec::new(), complete: true }
+    }
+}
+
 /// A version as it is stored.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct StoredVersion {
     /// When it was applied, Unix milliseconds.
     pub at_ms: u64,
-    /// The token that applied it.
-    pub by: String,
+    /// Who applied it.
+    #[serde(flatten)]
+    pub author: Author,
     /// The digest of the source.
     pub hash: String,
     /// The same for all versions since the machine was created.
@@ -217,6 +254,40 @@ impl Definitions {
         Ok(names)
     }
 
+    /// As [`Self::states`], and those of the version before the active one: labels are moved from there while a definition is
+    /// applied.
+    pub(crate) async fn present_states(&self, machine: &str) -> Result<Vec<String>, Error> {
+        let mut names = self.states(machine).await?;
+        let before = self.active_number(machine).await?.saturating_sub(1);
+        match self.version(machine, 0, before).await {
+            Ok(before) => names.extend(before.machine.states().iter().map(|state| state.name().to_owned())),
+            Err(Error::NoSuchVersion | Error::Unreadable) => {}
+            Err(error) => return Err(error),
+        }
+        names.sort_unstable();
+        names.dedup();
+        Ok(names)
+    }
+
+    /// The names of all states in which labels of a machine may be: those of all stored versions, ordered.
+    pub(crate) async fn all_states(&self, machine: &str) -> Result<AllStates, Error> {
+        let mut all = AllStates::default();
+        for (_, text) in self.versions.versions(machine).await? {
+            let stored = serde_json::from_str::<StoredVersion>(&text);
+            let read = match stored {
+                Ok(stored) => parse_stored(machine, stored.source).await.ok(),
+                Err(_) => None,
+            };
+            match read {
+                Some(read) => all.names.extend(read.states().iter().map(|state| state.name().to_owned())),
+                None => all.complete = false,
+            }
+        }
+        all.names.sort_unstable();
+        all.names.dedup();
+        Ok(all)
+    }
+
     /// The number of labels that stay on versions before the active one, by version.
     pub async fn kept(&self, machine: &str, active: u64) -> Result<BTreeMap<u64, u64>, Error> {
         let mut counts = BTreeMap::new();
@@ -259,7 +330,16 @@ impl Definitions {
     /// # Errors
     /// Also a failure of the fabric.
     pub async fn check_exists(&self, machine: &str) -> Result<(), Error> {
-        self.versions.current(0, machine).await?.map(drop).ok_or(Error::NoSuchMachine)
+        self.active_number(machine).await.map(drop)
+    }
+
+    /// The number of the active version of a machine, whose definition need not be readable, read from the fabric's first
+    /// shard.
+    ///
+    /// # Errors
+    /// [`Error::NoSuchMachine`], or a failure of the fabric.
+    pub async fn active_number(&self, machine: &str) -> Result<u64, Error> {
+        self.versions.current(0, machine).await?.ok_or(Error::NoSuchMachine)
     }
 
     /// The active version of a machine, read from the fabric's first shard.
@@ -288,7 +368,8 @@ impl Definitions {
         }
         let stored = self.stored(machine, shard, number).await?.ok_or(Error::NoSuchVersion)?;
         let machine_read = parse_stored(machine, stored.source).await?;
-        let version = Version { number, machine: machine_read, origin: stored.origin.into(), active: None };
+        let (origin, author) = (stored.origin.into(), Arc::new(stored.author));
+        let version = Version { number, machine: machine_read, origin, author, active: None };
         let mut known = self.known.write();
         let kept = known.versions.entry(machine.to_owned()).or_default();
         kept.push(version.clone());
@@ -364,17 +445,22 @@ impl Definitions {
         machine: &Machine,
         base: u64,
         mark: &str,
-        (at_ms, by): (u64, &str),
+        (at_ms, author): (u64, &Author),
         map: &BTreeMap<String, String>,
     ) -> Result<Applying, Error> {
         let origin = match base {
             0 => mark.to_owned(),
-            _ => self.stored(machine.name(), 0, base).await?.ok_or(Error::DefinitionChanged)?.origin,
+            _ => match self.stored(machine.name(), 0, base).await {
+                Ok(stored) => stored.ok_or(Error::DefinitionChanged)?.origin,
+                // It takes the place of a version that cannot be read, whose events are lost.
+                Err(Error::Unreadable) => mark.to_owned(),
+                Err(error) => return Err(error),
+            },
         };
         let stored = StoredVersion {
             at_ms,
             origin,
-            by: by.to_owned(),
+            author: author.clone(),
             hash: machine.hash().to_owned(),
             source: machine.source().to_string(),
         };

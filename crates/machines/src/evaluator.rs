@@ -292,8 +292,8 @@ impl<'a> Evaluator<'a> {
         if self.refit(record, turn) {
             return;
         }
-        // An interval that has passed is not repeated; a time in the metadata passes once.
-        let passed = record.work.interval_ms.take_if(|at_ms| *at_ms <= self.now_ms);
+        // An interval that has passed is not repeated.
+        record.work.interval_ms = None;
         let held = record.work.held.as_deref().unwrap_or_default();
         if let Some(failure) = held.strip_prefix(FAILED).filter(|_| record.status == Status::Acting) {
             return self.fail(record, attempt::Outcome::from_word(failure), 0, turn);
@@ -322,7 +322,8 @@ impl<'a> Evaluator<'a> {
                     self.decide(record, again, turn);
                 } else if let Some(topic) = topics.iter().find(|topic| gate.on_topic(topic)) {
                     self.decide(record, Event::Topic(topic), turn);
-                } else if let Some(trigger) = passed.and_then(|at_ms| self.moment(record, at_ms)) {
+                } else if let Some(trigger) = self.moment(record, |at_ms| at_ms <= self.now_ms) {
+                    // As when a label enters the gate.
                     self.decide(record, Event::Trigger(trigger), turn);
                 }
             }
@@ -495,9 +496,9 @@ impl<'a> Evaluator<'a> {
         }
     }
 
-    /// The trigger of the gate whose time in the metadata is this one.
-    fn moment(&self, record: &Record, at_ms: u64) -> Option<usize> {
-        let is_moment = |path: &Path| path.moment(&record.metadata).map(unix_ms) == Some(at_ms);
+    /// The first trigger of the gate with such a time in the metadata, Unix milliseconds.
+    fn moment(&self, record: &Record, wanted: impl Fn(u64) -> bool) -> Option<usize> {
+        let is_moment = |path: &Path| path.moment(&record.metadata).is_some_and(|at| wanted(unix_ms(at)));
         let gate = self.state(record)?.gate()?;
         gate.moments().find(|(_, path)| is_moment(path)).map(|(n, _)| n)
     }
@@ -541,7 +542,7 @@ impl<'a> Evaluator<'a> {
                 let found = gate.zip(interval_ms).and_then(|(gate, at_ms)| {
                     let since_ms = at_ms.saturating_sub(record.entered_ms);
                     let mut intervals = gate.intervals();
-                    self.moment(record, at_ms).or_else(|| {
+                    self.moment(record, |moment_ms| moment_ms == at_ms).or_else(|| {
                         intervals.find(|(_, every)| since_ms % ms(*every).max(1) == 0).map(|(n, _)| n)
                     })
                 });

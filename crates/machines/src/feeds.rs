@@ -20,10 +20,12 @@ use signalbox_machine::{
 use tokio::time::Instant;
 
 use crate::{
+    Version,
     actions::{self, Actions},
     metrics::Metrics,
     store::Statistics,
 };
+use signalbox_access::Effect;
 use signalbox_egress::{Client, Place};
 
 /// Maximum size of an answer, bytes.
@@ -163,9 +165,10 @@ impl Feeds {
     pub(crate) async fn inspect(
         &self,
         to: &mut FeedAnswers,
-        (machine, label, metadata): (&Machine, &str, &Value),
+        (version, label, metadata): (&Version, &str, &Value),
         name: &str,
     ) -> Value {
+        let machine = &*version.machine;
         let answered = json!({"result": "ok"});
         let Some(feed) = machine.feed(name) else {
             to.assume(name, Some(Value::Null));
@@ -184,7 +187,7 @@ impl Feeds {
                     }
                     None => {
                         let place = self.place(machine, feed, &filling).await;
-                        let answer = self.fetch(machine, (feed, place), &filling).await;
+                        let answer = self.fetch(version, (feed, place), &filling).await;
                         self.remember(machine.name(), name, answer.as_ref().err());
                         self.inspections.lock().keep(key, answer.clone());
                         answer
@@ -212,11 +215,12 @@ impl Feeds {
     pub(crate) async fn ask(
         &self,
         to: &mut FeedAnswers,
-        machine: &Machine,
+        version: &Version,
         label: &str,
         metadata: &Value,
         name: &str,
     ) -> bool {
+        let machine = &*version.machine;
         let filling = Filling { state_machine: machine.name(), label, metadata };
         let asked = question(machine, name, &filling);
         let Some(feed) = machine.feed(name) else {
@@ -225,7 +229,7 @@ impl Feeds {
         };
         let waiting = self.place(machine, feed, &filling);
         let Ok(place) = tokio::time::timeout(PLACE_WAIT, waiting).await else { return false };
-        let fetched = self.fetch(machine, (feed, place), &filling).await;
+        let fetched = self.fetch(version, (feed, place), &filling).await;
         self.remember(machine.name(), name, fetched.as_ref().err());
         let answer = match fetched {
             Ok(value) => {
@@ -289,10 +293,15 @@ impl Feeds {
 
     async fn fetch(
         &self,
-        machine: &Machine,
+        version: &Version,
         (feed, place): (&Feed, Option<Place>),
         filling: &Filling<'_>,
     ) -> Result<Arc<Value>, String> {
+        let machine = &*version.machine;
+        // Before the cache, which an earlier version of the machine may have filled.
+        if matches!(feed.source, FeedSource::Stats(_)) {
+            version.may(Effect::ReadStatistics).map_err(|denied| version.why_not(&denied))?;
+        }
         let key = key(machine, feed, filling)?;
         if let Some(value) = self.cached(&key, feed.ttl) {
             return Ok(value);

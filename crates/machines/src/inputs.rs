@@ -6,18 +6,22 @@
 //! updates of a page are committed, and only if it is still as it was read, so a pacemaker that does not know a machine, or
 //! was paused while it was applied or deleted, skips no event.
 //!
+//! A version that cannot be read is replaced by applying another one, which then applies the events that waited.
+//!
 //! Every label stores, for each shard, the last event that it applied, in the same commit as the update. So a page that is
 //! read twice, or by two pacemakers, updates labels once, and a late pacemaker applies no older event.
 
 use std::{
-    collections::{BTreeMap, BTreeSet, HashMap},
+    collections::{BTreeMap, BTreeSet, HashMap, HashSet},
     sync::Arc,
     time::Duration,
 };
 
 use futures_util::{StreamExt as _, stream};
+use parking_lot::Mutex;
 use serde::Deserialize;
 use serde_json::Value;
+use signalbox_access::Effect;
 use signalbox_bus::{self as bus, Event, EventId, Logged};
 use signalbox_machine::{
     definition::{EventPath, Input},
@@ -48,6 +52,8 @@ const POLL_INTERVAL: Duration = Duration::from_secs(30);
 /// After an event of another topic, positions are read again at most this often: another process may have applied a
 /// machine that takes it.
 const OTHER_INTERVAL: Duration = Duration::from_secs(1);
+/// Maximum number of unreadable versions that are logged.
+const MAX_REPORTED: usize = 1_000;
 /// Machines whose events are applied in parallel.
 const AT_A_TIME: usize = 16;
 
@@ -63,6 +69,8 @@ pub(crate) struct Inputs {
     /// Notified when a definition was applied in this process.
     pub(crate) redefined: Arc<Notify>,
     pub(crate) metrics: Metrics,
+    /// Unreadable versions that were logged.
+    pub(crate) reported: Arc<Mutex<HashSet<(String, u64)>>>,
 }
 
 /// The next events for the machines that have the same position.
@@ -179,7 +187,10 @@ impl Inputs {
                 match self.definitions.version(machine, shard, number).await {
                     Ok(version) => drop(versions.insert((machine.clone(), number), version)),
                     Err(Error::NoSuchVersion) => {}
-                    Err(Error::Unreadable) => drop(unreadable.insert((machine.clone(), number))),
+                    Err(Error::Unreadable) => match self.successor(machine, shard, number).await? {
+                        Some(version) => drop(versions.insert((machine.clone(), number), version)),
+                        None => drop(unreadable.insert((machine.clone(), number))),
+                    },
                     Err(error) => return Err(error),
                 }
             }
@@ -187,6 +198,16 @@ impl Inputs {
             pages.push(Page { shard, positions, versions, unreadable, events });
         }
         Ok(pages)
+    }
+
+    /// The version that has taken the place of one that cannot be read, and applies its events, too.
+    async fn successor(&self, machine: &str, shard: usize, number: u64) -> Result<Option<Version>, Error> {
+        self.definitions.forget(machine, shard);
+        match self.definitions.of(machine, shard).await {
+            Ok(active) => Ok(Some(active).filter(|active| active.number > number)),
+            Err(Error::Unreadable | Error::NoSuchMachine | Error::NoSuchVersion) => Ok(None),
+            Err(error) => Err(error),
+        }
     }
 
     /// Applies the events of a page to labels, for one machine independently of another.
@@ -201,6 +222,12 @@ impl Inputs {
     async fn apply_to(&self, page: &Page, position: &InputPosition) -> Result<(), Error> {
         let mut before = position.at;
         for Logged { id, entry } in &page.events {
+            let governs = position.version_of(id.0).map(|number| (position.machine.clone(), number));
+            if let Some(version) = governs.as_ref().filter(|version| page.unreadable.contains(*version)) {
+                // It may have inputs. A process that can read it takes the event, which may be this one after an upgrade.
+                self.report_unreadable(version);
+                return Err(Error::Unreadable);
+            }
             if serde_json::from_slice::<Follows>(entry).is_ok_and(|follows| follows.last > before) {
                 self.metrics.took("trimmed");
                 let machine = &position.machine;
@@ -212,13 +239,10 @@ impl Inputs {
                 );
             }
             before = id.0;
-            let governs = position.version_of(id.0).map(|number| (position.machine.clone(), number));
-            if governs.as_ref().is_some_and(|version| page.unreadable.contains(version)) {
-                // It may have inputs. A process that can read it takes the event, which may be this one after an upgrade.
-                tracing::error!(machine = position.machine, "events wait: the definition cannot be read");
-                return Err(Error::Unreadable);
-            }
             let Some(version) = governs.and_then(|version| page.versions.get(&version)) else { continue };
+            if version.may(Effect::Listen).is_err() {
+                continue;
+            }
             let inputs = (0..).zip(version.machine.inputs());
             let Ok(event) = Event::from_log(entry) else { continue };
             for (number, input) in inputs.filter(|(_, input)| *input.topic == *event.topic) {
@@ -226,6 +250,14 @@ impl Inputs {
             }
         }
         Ok(())
+    }
+
+    /// Logs once that events wait for a version.
+    fn report_unreadable(&self, (machine, number): &(String, u64)) {
+        let mut reported = self.reported.lock();
+        if reported.len() < MAX_REPORTED && reported.insert((machine.clone(), *number)) {
+            tracing::error!(machine, version = number, "events wait: the definition cannot be read");
+        }
     }
 
     /// Moves the positions of the machines that have applied the page. Returns whether one has moved.

@@ -162,7 +162,8 @@ impl LabelStore {
             let now_ms = self.clock.now_ms().await?;
             let repeated =
                 request.is_some_and(|request| before.as_ref().is_some_and(|before| request.is_in(before)));
-            let edit = if repeated { Edit::Leave } else { edit(before.as_ref(), &version, now_ms)? };
+            let label_before = before.as_ref().filter(|before| !before.is_absent());
+            let edit = if repeated { Edit::Leave } else { edit(label_before, &version, now_ms)? };
             let stored = request.is_some_and(KeyedRequest::is_always_stored) && !repeated;
             let edit = match (edit, &before) {
                 // Also a deleted label, which a repeat of the request must not delete after it is created again.
@@ -199,11 +200,14 @@ impl LabelStore {
                 continue;
             }
             let exists = before.as_ref().is_some_and(|before| before.status != Status::Deleted);
-            if !exists && record.status != Status::Deleted {
+            if !exists && (before.is_none() || record.status != Status::Deleted) {
                 self.population.admit(machine, now_ms).await?;
             }
             // Revisions continue, also for a name that was used before.
             record.revision = before.as_ref().map_or(0, |before| before.revision);
+            if let Some(before) = before.as_ref().filter(|before| before.is_absent()) {
+                record.seen.clone_from(&before.seen);
+            }
             if let Some(request) = request {
                 request.store_in(&mut record);
             }
@@ -241,18 +245,18 @@ impl LabelStore {
         Err(Error::Contended)
     }
 
-    /// Deletes a label of a machine whose definition is not active any more.
-    pub(crate) async fn delete_without_definition(&self, machine: &str, label: &str) -> Result<(), Error> {
+    /// Deletes a label of a machine whose definition is not active any more. Returns whether there was one.
+    pub(crate) async fn delete_without_definition(&self, machine: &str, label: &str) -> Result<bool, Error> {
         for _ in 0..MAX_ROUNDS {
-            let Some(before) = self.read(machine, label).await? else { return Ok(()) };
+            let Some(before) = self.read(machine, label).await? else { return Ok(false) };
             if before.status == Status::Deleted {
-                return Ok(());
+                return Ok(false);
             }
             let version = before.history.last().map_or(0, |row| row.version);
             let mut record = before.deleted(version, self.clock.now_ms().await?);
             match self.committer.commit((machine, label), None, Some(&before), &mut record, 1, &[]).await {
                 Err(Refusal::Outdated) => {}
-                other => return Ok(other?),
+                other => return Ok(other.map(|()| true)?),
             }
         }
         Err(Error::Contended)
@@ -283,9 +287,9 @@ impl LabelStore {
         // An unknown machine is reported before an unknown label.
         self.definitions.of(machine, self.records.shards().of(machine, label)).await?;
         match self.read(machine, label).await? {
-            None => Err(Error::NoSuchLabel),
-            Some(record) if record.status == Status::Deleted => Err(Error::Gone),
-            Some(record) => Ok(record),
+            Some(record) if record.status != Status::Deleted => Ok(record),
+            Some(record) if !record.is_absent() => Err(Error::Gone),
+            _ => Err(Error::NoSuchLabel),
         }
     }
 
@@ -294,7 +298,8 @@ impl LabelStore {
     /// # Errors
     /// [`Error::NoSuchLabel`], or a failure of the fabric.
     pub async fn label_or_tombstone(&self, machine: &str, label: &str) -> Result<Record, Error> {
-        self.read(machine, label).await?.ok_or(Error::NoSuchLabel)
+        let record = self.read(machine, label).await?.filter(|record| !record.is_absent());
+        record.ok_or(Error::NoSuchLabel)
     }
 
     /// A page of what happened to a label, the newest first; also of a deleted one. `None` if the cursor is not valid.

@@ -105,7 +105,7 @@ impl Labels {
     ) -> Result<Answer, Error> {
         merge::check(metadata)?;
         let sent = serde_json::to_vec(metadata).unwrap_or_default();
-        let request = key.map(|key| KeyedRequest::new(key, "create", &sent));
+        let request = key.map(|key| KeyedRequest::new((&self.by, key), "create", &sent));
         self.keyed((machine, label), request, |before, _, now_ms| {
             let incarnation = match before {
                 None => 1,
@@ -124,6 +124,7 @@ impl Labels {
             Ok(Edit::write(record, Some(Happened::Created)))
         })
         .await
+        .map(|(_, answer)| answer)
     }
 
     /// Updates a label's metadata, and evaluates its gate.
@@ -132,21 +133,31 @@ impl Labels {
     /// [`Error::NoSuchLabel`], [`Error::Gone`], [`Error::BadMetadata`], [`Error::Conflict`], [`Error::OtherRevision`], or a
     /// failure of the fabric.
     pub async fn update(&self, machine: &str, label: &str, update: &Update<'_>) -> Result<Answer, Error> {
-        let metadata = update.metadata;
         let kind = if update.patch { "patch" } else { "merge" };
-        let sent = || serde_json::to_vec(metadata).unwrap_or_default();
-        let request = update.key.map(|key| KeyedRequest::new(key, kind, &sent()));
+        let sent = || serde_json::to_vec(update.metadata).unwrap_or_default();
+        let request = update.key.map(|key| KeyedRequest::new((&self.by, key), kind, &sent()));
+        Ok(self.update_keyed((machine, label), update.metadata, update.patch, request).await?.1)
+    }
+
+    /// Updates a label's metadata. Returns whether the label was changed.
+    async fn update_keyed(
+        &self,
+        place: (&str, &str),
+        metadata: &Value,
+        patch: bool,
+        request: Option<KeyedRequest>,
+    ) -> Result<(bool, Answer), Error> {
         if !metadata.is_object() {
             return Err(merge::TooMuch::NoObject.into());
         }
-        self.keyed((machine, label), request, |before, _, _| {
+        self.keyed(place, request, |before, _, _| {
             let mut record = match before {
                 Some(before) if before.status == Status::Deleted => return Err(Error::Gone),
                 Some(before) => before.clone(),
                 None => return Err(Error::NoSuchLabel),
             };
             self.check_revision(&record)?;
-            if update.patch {
+            if patch {
                 merge::patch(&mut record.metadata, metadata);
             } else {
                 merge::merge(&mut record.metadata, metadata);
@@ -188,18 +199,19 @@ impl Labels {
         changed.await.map(drop)
     }
 
-    /// A change under an idempotency key: the answer is stored in the same commit, and returned to repeats.
+    /// A change under an idempotency key: the answer is stored in the same commit, and returned to repeats. Returns also whether
+    /// the label was changed.
     async fn keyed<'a>(
         &self,
         (machine, label): (&str, &str),
         request: Option<KeyedRequest>,
         edit: impl Fn(Option<&Record>, &Version, u64) -> Result<Edit<'a>, Error>,
-    ) -> Result<Answer, Error> {
+    ) -> Result<(bool, Answer), Error> {
         if let Some(request) = request
             && let Some(record) = self.store.read(machine, label).await?
             && let Some(first) = request.answer_in(&record)?
         {
-            return Ok(first);
+            return Ok((false, first));
         }
         let done = self.store.change_keyed((machine, label), &FeedAnswers::default(), request, edit).await?;
         self.runner.follow(machine, label, &done);
@@ -208,17 +220,18 @@ impl Labels {
             && let Some(request) = request
             && let Some(first) = request.answer_in(&record)?
         {
-            return Ok(first);
+            return Ok((false, first));
         }
-        Ok(Answer::of(record))
+        Ok((done.changed, Answer::of(record)))
     }
 
-    /// Deletes a label. A missing label is not an error. Returns whether there was one.
+    /// Deletes a label. A missing label is not an error, unless a revision is expected. Returns whether there was one.
     ///
     /// # Errors
-    /// [`Error::NoSuchMachine`], [`Error::Conflict`], [`Error::OtherRevision`], or a failure of the fabric.
+    /// [`Error::NoSuchMachine`], [`Error::Conflict`], [`Error::OtherRevision`], [`Error::TooManyLabels`] if the key of a label
+    /// that does not exist cannot be stored, or a failure of the fabric.
     pub async fn delete(&self, machine: &str, label: &str) -> Result<bool, Error> {
-        let request = self.key.as_deref().map(|key| KeyedRequest::of(key, &Operation::Delete));
+        let request = self.request(&Operation::Delete);
         self.delete_once(machine, label, request).await
     }
 
@@ -232,7 +245,13 @@ impl Labels {
             .store
             .change_keyed((machine, label), &FeedAnswers::default(), request, |before, version, now_ms| {
                 let Some(before) = before.filter(|before| before.status != Status::Deleted) else {
-                    return Ok(Edit::Leave);
+                    if self.revision.is_some() {
+                        return Err(Error::OtherRevision(before.map_or(0, |before| before.revision)));
+                    }
+                    // The key is stored even if there never was a label. Otherwise a repeat would delete one that is created
+                    // in the meantime.
+                    let stored = before.is_none() && request.is_some_and(KeyedRequest::is_always_stored);
+                    return Ok(if stored { Edit::write(Record::absent(now_ms), None) } else { Edit::Leave });
                 };
                 self.check_revision(before)?;
                 let record = before.deleted(version.number, now_ms);
@@ -243,7 +262,7 @@ impl Labels {
         if let (false, Some(request), Some(record)) = (done.changed, request, &done.record) {
             request.answer_in(record)?;
         }
-        // The key of a request that finds a deleted label is stored, too, and deletes nothing.
+        // The key of a request that finds no label is stored, too, and deletes nothing.
         Ok(done.changed && done.moved)
     }
 
@@ -268,20 +287,24 @@ impl Labels {
         label: &str,
         operation: &Operation,
     ) -> Result<Operated, Error> {
-        let request = self.key.as_deref().map(|key| KeyedRequest::of(key, operation));
+        let request = self.request(operation);
         self.operate_keyed(machine, label, operation, request).await
     }
 
-    /// Applies an operation of a task to a label, at most once. The key is stored only if the label changes.
+    /// Applies the operation of a task to a label, at most once. The task is stored as a key only if the label changes.
     pub(crate) async fn operate_once(
         &self,
         machine: &str,
         label: &str,
         operation: &Operation,
-        key: &str,
+        task: &str,
     ) -> Result<Operated, Error> {
-        let request = KeyedRequest::of(key, operation).only_changes();
-        self.clone().once(Some(key), None).operate_keyed(machine, label, operation, Some(request)).await
+        self.operate_keyed(machine, label, operation, Some(KeyedRequest::of_task(task))).await
+    }
+
+    /// An operation as the request of the client, if it has a key.
+    fn request(&self, operation: &Operation) -> Option<KeyedRequest> {
+        self.key.as_deref().map(|key| KeyedRequest::of((&self.by, key), operation))
     }
 
     async fn operate_keyed(
@@ -297,9 +320,9 @@ impl Labels {
                 return Ok(Operated { changed, answer: None });
             }
             Operation::Set { metadata, patch } => {
-                let update = Update { metadata, patch: *patch, key: self.key.as_deref() };
-                let answer = self.update(machine, label, &update).await?;
-                return Ok(Operated { changed: !answer.repeated, answer: Some(answer) });
+                let (changed, answer) =
+                    self.update_keyed((machine, label), metadata, *patch, request).await?;
+                return Ok(Operated { changed, answer: Some(answer) });
             }
             _ => {}
         }

@@ -40,6 +40,7 @@
 //! | `labels`, `sweeps`, `apply` | the changes themselves: by clients, by times of day, by definitions |
 //! | `search`, `tasks` | finds labels by a filter; operations on all of them, in the background |
 //! | `due_times`, `inputs`, `reconcile` | what causes changes without a request: due times, events, lost sweeps |
+//! | `recount` | counts the bytes of labels again, after a start |
 //! | `inspector` | [`Inspector`]: read-only requests, such as counts, explanations, predictions and checks |
 //! | `handle` | [`Handle`]: the interface for request handlers |
 //! | `assembly` | puts the parts together |
@@ -93,6 +94,7 @@ mod actions;
 mod answer;
 mod apply;
 mod assembly;
+mod audit;
 mod clock;
 mod commit;
 mod definitions;
@@ -114,6 +116,7 @@ mod options;
 mod places;
 mod population;
 mod reconcile;
+mod recount;
 mod runner;
 mod search;
 mod secrets;
@@ -134,6 +137,7 @@ pub use actions::route::hosts;
 pub use answer::Answer;
 pub use apply::{Applied, Applier};
 pub use assembly::Dependencies;
+pub use audit::{Audit, AuditLog, Change};
 pub use definitions::{Definitions, StoredPlan, StoredVersion, Version, parse_stored};
 pub use error::Error;
 pub use evaluator::instant;
@@ -153,4 +157,4 @@ pub use secrets::Secrets;
 pub use service::Service;
 use signalbox_label as record;
 pub use signalbox_label::{Cause, Record, Row, Status, Work};
-pub use tasks::{Job, MAX_RATE, Task, TaskRunner, TaskState};
+pub use tasks::{HasEnded, Job, MAX_RATE, Task, TaskRunner, TaskState};

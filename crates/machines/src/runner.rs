@@ -210,7 +210,7 @@ impl Runner {
         let (mut needs, mut record, mut version) = (first, record.clone(), version.clone());
         for _ in 0..MAX_FEEDS {
             if let Some(feed) = needs.take() {
-                let asked = self.feeds.ask(&mut answers, &version.machine, label, &record.metadata, &feed);
+                let asked = self.feeds.ask(&mut answers, &version, label, &record.metadata, &feed);
                 if !asked.await {
                     return Err(Error::Contended);
                 }
@@ -253,7 +253,7 @@ impl Runner {
         (moved, place): (usize, Option<Place>),
     ) -> Option<Done> {
         let began = Instant::now();
-        let attempted = self.actions.perform((&version.machine, label), record, place).await;
+        let attempted = self.actions.perform((version, label), record, place).await;
         self.metrics.acted(&attempted.outcome);
         self.give_back(machine, label, record, version).await;
         let entry = logged(record, &attempted, began.elapsed());
@@ -316,9 +316,11 @@ impl Runner {
                 let edit = match outcome {
                     Outcome::Done(None) => Edit::evaluate(before, Happened::Done(moved)),
                     Outcome::Done(Some(result)) => done_with(before, version, result, moved, now_ms),
-                    // Another attempt has begun, or the action was canceled.
+                    // Another attempt has begun, or the action was canceled. A retry begins to count again, so the number alone does
+                    // not identify an attempt; until when it may take does.
                     Outcome::Failed { .. }
                         if before.work.attempts != made_for.work.attempts
+                            || before.work.again_ms != made_for.work.again_ms
                             || before.status == Status::Errored =>
                     {
                         Edit::Leave

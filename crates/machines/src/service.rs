@@ -22,6 +22,7 @@ use crate::{
     inputs::Inputs,
     label_store::LabelStore,
     reconcile::{self, SweepReconciler},
+    recount::Recounter,
     runner::Runner,
     store::DueSet,
 };
@@ -39,6 +40,7 @@ pub struct Service {
     pub(crate) due_times: Arc<DueTimes>,
     pub(crate) inputs: Inputs,
     pub(crate) reconciler: SweepReconciler,
+    pub(crate) recounter: Recounter,
     pub(crate) due: DueSet,
     pub(crate) flow: Flow,
     /// Whether due times and inputs are worked on.
@@ -68,6 +70,7 @@ impl Service {
                 tasks.spawn(work_on_shard(due_times, shard, lease, due, shutdown.clone()));
             }
             tasks.spawn(self.inputs.clone().run(shutdown.clone()));
+            tasks.spawn(recount(self.recounter.clone(), shutdown.clone()));
             self.spawn_listeners(&tasks, dues, &shutdown);
         } else {
             self.spawn_listeners(&tasks, Vec::new(), &shutdown);
@@ -161,6 +164,17 @@ async fn listen(
             }
         }
     }
+}
+
+/// Counts the bytes of labels again, once.
+async fn recount(recounter: Recounter, shutdown: CancellationToken) {
+    let work = async {
+        while let Err(error) = Box::pin(recounter.run()).await {
+            tracing::debug!(%error, "bytes of labels not counted again yet");
+            sleep(UNFINISHED_INTERVAL).await;
+        }
+    };
+    shutdown.run_until_cancelled(work).await;
 }
 
 /// Adds the counts of this process to those in the fabric, until `shutdown`.

@@ -15,12 +15,11 @@ use futures_util::{StreamExt as _, stream};
 use rand::RngExt as _;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
-use signalbox_machine::State;
 
 use crate::{
     Error, Secrets,
     clock::Clock,
-    definitions::{Definitions, parse_stored},
+    definitions::{AllStates, Definitions},
     label_store::LabelStore,
     labels::{Labels, Operation},
     record::Record,
@@ -28,11 +27,16 @@ use crate::{
     store::{Due, DueSet, Index, Records, Tasks, Versions},
 };
 
+/// Whether the tokens of a client have ended.
+pub type HasEnded = Box<dyn Fn(&str) -> bool + Send + Sync>;
+
 /// Labels of a page.
 const PAGE: usize = 100;
+/// Records that a scan reads together.
+const SCAN: usize = 1_000;
 /// Tasks of a machine that may run at the same time.
 const MAX_RUNNING: usize = 5;
-/// Ended tasks of a machine that are kept, and for how long.
+/// Ended tasks of a machine that are kept, and as many deletions of machines of its name; and for how long.
 const MAX_ENDED: usize = 20;
 const KEPT_MS: u64 = 7 * 24 * 3_600_000;
 /// The maximum of labels per second that can be set as a limit.
@@ -87,8 +91,11 @@ pub struct Task {
     pub filter: Filter,
     /// Labels per second at most.
     pub rate: Option<u32>,
-    /// The client that started it.
+    /// The name of the token that started it.
     pub by: String,
+    /// The client with this token, as the event bus identifies clients. The task ends with the token.
+    #[serde(default)]
+    pub client: String,
     /// Whether it runs.
     pub state: TaskState,
     /// When it was started, Unix milliseconds.
@@ -111,6 +118,16 @@ pub struct Task {
     cursor: Option<String>,
     /// The states of a machine that is deleted.
     states: Vec<String>,
+    /// The search for labels of a machine that is deleted in other states, if one of its versions cannot be read.
+    #[serde(default)]
+    scan: Option<Scan>,
+}
+
+/// Where a scan of all labels continues.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+struct Scan {
+    shard: usize,
+    cursor: u64,
 }
 
 /// Runs tasks.
@@ -142,7 +159,7 @@ impl TaskRunner {
         operation: Operation,
         filter: Filter,
         rate: Option<u32>,
-        by: &str,
+        (by, client): (&str, &str),
         key: Option<&str>,
     ) -> Result<Task, Error> {
         if let Operation::Move { to } = &operation
@@ -155,7 +172,7 @@ impl TaskRunner {
         let id = new_id(machine, by, key);
         let job = Job::Each(operation);
         match self.get(machine, &id).await {
-            Err(Error::NoSuchTask) => self.store_new(id, machine, job, filter, rate, by).await,
+            Err(Error::NoSuchTask) => self.store_new(id, machine, (job, filter), rate, (by, client)).await,
             Ok(task) if (&task.job, &task.filter, task.rate) == (&job, &filter, rate) => {
                 if task.state == TaskState::Running {
                     self.due.ensure(0, &member(&task), task.updated_ms).await?;
@@ -198,7 +215,12 @@ impl TaskRunner {
     /// # Errors
     /// [`Error::NoSuchMachine`], [`Error::ApplyUnderWay`], [`Error::TooManyTasks`], [`Error::Conflict`], or a failure of the
     /// fabric.
-    pub async fn delete_machine(&self, machine: &str, by: &str, key: Option<&str>) -> Result<Task, Error> {
+    pub async fn delete_machine(
+        &self,
+        machine: &str,
+        (by, client): (&str, &str),
+        key: Option<&str>,
+    ) -> Result<Task, Error> {
         if let Some(first) = self.deletion(machine, by, key).await? {
             return Ok(first);
         }
@@ -207,7 +229,8 @@ impl TaskRunner {
             return Err(Error::ApplyUnderWay);
         }
         let id = new_id(machine, by, key);
-        let task = self.store_new(id, machine, Job::DeleteMachine, Filter::default(), None, by).await?;
+        let task =
+            self.store_new(id, machine, (Job::DeleteMachine, Filter::default()), None, (by, client)).await?;
         self.retire(machine).await?;
         tracing::info!(machine, by, "machine deleted; its labels follow");
         Ok(task)
@@ -217,12 +240,12 @@ impl TaskRunner {
         &self,
         id: String,
         machine: &str,
-        job: Job,
-        filter: Filter,
+        (job, filter): (Job, Filter),
         rate: Option<u32>,
-        by: &str,
+        (by, client): (&str, &str),
     ) -> Result<Task, Error> {
-        let states = self.states(machine).await?;
+        let AllStates { names: states, complete } = self.definitions.all_states(machine).await?;
+        let scan = (job == Job::DeleteMachine && !complete).then(Scan::default);
         let labels = self.records.count_states(machine, &states).await?.into_iter().sum();
         let now_ms = self.clock.now_ms().await?;
         self.make_room(machine, now_ms).await?;
@@ -233,6 +256,7 @@ impl TaskRunner {
             filter,
             rate,
             by: by.to_owned(),
+            client: client.to_owned(),
             state: TaskState::Running,
             created_ms: now_ms,
             updated_ms: now_ms,
@@ -244,6 +268,7 @@ impl TaskRunner {
             error: None,
             cursor: None,
             states,
+            scan,
         };
         self.put(&task).await?;
         self.due.ensure(0, &member(&task), now_ms).await?;
@@ -259,23 +284,15 @@ impl TaskRunner {
             return Err(Error::TooManyTasks(MAX_RUNNING));
         }
         let old = |(n, task): &(usize, Task)| *n >= MAX_ENDED || task.updated_ms + KEPT_MS < now_ms;
-        for (_, task) in ended.into_iter().enumerate().filter(old) {
-            self.tasks.remove(machine, &task.id).await?;
-        }
-        Ok(())
-    }
-
-    /// The names of all states that labels of the machine may be in.
-    async fn states(&self, machine: &str) -> Result<Vec<String>, Error> {
-        let mut states = Vec::new();
-        for (_, stored) in self.definitions.versions(machine).await? {
-            if let Ok(machine) = parse_stored(machine, stored.source).await {
-                states.extend(machine.states().iter().map(State::name).map(str::to_owned));
+        // A deletion is found by its key: other tasks do not displace it.
+        let (deletions, others): (Vec<_>, Vec<_>) =
+            ended.into_iter().partition(|task| task.job == Job::DeleteMachine);
+        for ended in [deletions, others] {
+            for (_, task) in ended.into_iter().enumerate().filter(old) {
+                self.tasks.remove(machine, &task.id).await?;
             }
         }
-        states.sort_unstable();
-        states.dedup();
-        Ok(states)
+        Ok(())
     }
 
     async fn put(&self, task: &Task) -> Result<(), Error> {
@@ -316,6 +333,40 @@ impl TaskRunner {
             self.due.set(0, &member(&task), Some(task.created_ms)).await?;
         }
         Ok(task)
+    }
+
+    /// Cancels the tasks of clients whose tokens have ended. The deletion of a machine continues, because no one could use what is
+    /// left of it. `has_ended` is awaited after the tasks were read, so it knows the token of each of them.
+    ///
+    /// # Errors
+    /// A failure of the fabric, or the one of `has_ended`.
+    pub async fn end_lost<E: From<Error>>(
+        &self,
+        has_ended: impl Future<Output = Result<HasEnded, E>> + Send,
+    ) -> Result<(), E> {
+        let all = self.tasks.all().await.map_err(Error::from)?;
+        let tasks = all.iter().filter_map(|task| serde_json::from_str::<Task>(task).ok());
+        let running: Vec<Task> = tasks
+            .filter(|task| task.state == TaskState::Running && matches!(task.job, Job::Each(_)))
+            .filter(|task| !task.client.is_empty())
+            .collect();
+        if running.is_empty() {
+            return Ok(());
+        }
+        let has_ended = has_ended.await?;
+        for task in running.iter().filter(|task| has_ended(&task.client)) {
+            match self.cancel(&task.machine, &task.id, "the end of its token").await {
+                Ok(_) | Err(Error::NoSuchTask) => {}
+                Err(error) => return Err(error.into()),
+            }
+            tracing::info!(
+                machine = task.machine,
+                task = task.id,
+                by = task.by,
+                "task of an ended token canceled"
+            );
+        }
+        Ok(())
     }
 
     /// Works on the next page of a task whose entry is due.
@@ -362,12 +413,12 @@ impl TaskRunner {
         let was_there =
             |(_, record): &(String, Record)| !operation.moves_on() || record.entered_ms <= task.created_ms;
         let machine = task.machine.clone();
-        // The page may be repeated; the key keeps an operation from being applied to a label twice.
-        let (labels, key) = (self.labels.by(&task.by), format!("task {}", task.id));
+        // The page may be repeated; its ID keeps an operation from being applied to a label twice.
+        let (labels, id) = (self.labels.by(&task.by), task.id.clone());
         let names: Vec<String> = found.labels.into_iter().filter(was_there).map(|(name, _)| name).collect();
-        let (labels, machine, key) = (&labels, &*machine, &*key);
+        let (labels, machine, id) = (&labels, &*machine, &*id);
         let work = |name: String| async move {
-            let result = labels.operate_once(machine, &name, operation, key).await;
+            let result = labels.operate_once(machine, &name, operation, id).await;
             (name, result.map(|operated| operated.changed))
         };
         let mut results = stream::iter(names).map(work).buffer_unordered(self.concurrency);
@@ -409,7 +460,7 @@ impl TaskRunner {
                 }
                 for name in names {
                     match self.store.delete_without_definition(&task.machine, &name).await {
-                        Ok(()) => task.changed += 1,
+                        Ok(_) => task.changed += 1,
                         Err(Error::Unreadable) => task.failed += 1,
                         Err(error) => return Err(error),
                     }
@@ -420,9 +471,32 @@ impl TaskRunner {
                 return Ok(false);
             }
         }
+        if let Some(scan) = task.scan.filter(|scan| scan.shard < self.versions.shards()) {
+            task.scan = Some(self.delete_scanned(task, scan).await?);
+            return Ok(false);
+        }
         self.secrets.delete_all(&task.machine).await?;
         self.versions.remove(&task.machine).await?;
         Ok(true)
+    }
+
+    /// Deletes the labels of a machine among the next records of a shard. Returns where the scan continues.
+    async fn delete_scanned(&self, task: &mut Task, scan: Scan) -> Result<Scan, Error> {
+        let (next, found) = self.records.walk(scan.shard, scan.cursor, SCAN).await?;
+        for (_, name) in found.into_iter().filter(|(machine, _)| *machine == task.machine) {
+            match self.store.delete_without_definition(&task.machine, &name).await {
+                Ok(deleted) => {
+                    task.changed += u64::from(deleted);
+                    task.checked += u64::from(deleted);
+                }
+                Err(Error::Unreadable) => task.failed += 1,
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(match next {
+            0 => Scan { shard: scan.shard + 1, cursor: 0 },
+            cursor => Scan { cursor, ..scan },
+        })
     }
 }
 

@@ -5,7 +5,7 @@ use std::sync::{Arc, atomic::AtomicUsize};
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    Definition, Error, Options, Taken,
+    DeadCursor, DeadKey, Definition, Error, Options, Taken,
     metrics::Metrics,
     shared_calls::SharedCalls,
     store::{Store, Stored},
@@ -17,9 +17,6 @@ use signalbox_store::{Clock, Fabric, Shard};
 /// crate cannot depend on it, so it has its own copy of the numbers, and so do the scripts.
 pub(super) const ID_EPOCH_MS: u64 = 1_704_067_200_000;
 pub(super) const IDS_PER_MS: u64 = 6_400;
-
-/// The maximum position in a list of dead letters: far beyond the length of any list.
-const MAX_PLACE: u64 = u32::MAX as u64;
 
 /// Which dead letters to redrive or to drop.
 #[derive(Debug, Clone, Copy, Default)]
@@ -156,25 +153,27 @@ impl Handle {
 
     /// Reads dead letters, oldest first in each shard, after the position `after`, a value of [`Page::next`].
     pub async fn dead(&self, queue: &str, after: &str, limit: usize) -> Result<Page<Stored>, Error> {
-        let (mut shard, mut place) = match after {
-            "" => (0, 0),
-            after => after
-                .split_once(':')
-                .and_then(|(shard, place)| Some((shard.parse::<usize>().ok()?, place.parse::<u64>().ok()?)))
-                .filter(|(shard, place)| *shard < self.inner.stores.len() && *place <= MAX_PLACE)
-                .ok_or(Error::InvalidCursor)?,
+        let stores = &self.inner.stores;
+        let mut at = match after {
+            "" => DeadCursor::default(),
+            after => DeadCursor::parse(after, stores.len()).ok_or(Error::InvalidCursor)?,
         };
         let mut items = Vec::new();
-        while let Some(store) = self.inner.stores.get(shard) {
+        while let Some(store) = stores.get(at.shard) {
             let wanted = (limit - items.len()) as u64;
+            let keys = |from, count| async move {
+                let letters = store.dead(queue, from, count).await?;
+                Ok::<_, Error>(letters.iter().map(|letter| dead_key(letter.as_ref())).collect())
+            };
+            let place = at.find(keys).await?;
             let letters = store.dead(queue, place, wanted).await?;
-            place += letters.len() as u64;
             let through = (letters.len() as u64) < wanted;
-            items.extend(letters);
+            at.advance(place, letters.iter().map(|letter| dead_key(letter.as_ref())));
+            items.extend(letters.into_iter().flatten());
             if !through {
-                return Ok(Page { items, next: Some(format!("{shard}:{place}")) });
+                return Ok(Page { items, next: Some(at.to_string()) });
             }
-            (shard, place) = (shard + 1, 0);
+            at.next_shard();
         }
         Ok(Page { items, next: None })
     }
@@ -194,9 +193,9 @@ impl Handle {
     ) -> Result<u64, Error> {
         let mut before = 0;
         for store in &self.inner.stores {
-            let mut from = Some(0);
+            let mut from = Some((0, String::new()));
             while let Some(place) = from {
-                let part = store.take_dead(queue, stamp, definition, wanted, before, place).await?;
+                let part = store.take_dead(queue, stamp, definition, wanted, before, &place).await?;
                 let (taken, next) = part.ok_or(Error::Stale)?;
                 before += taken;
                 from = next;
@@ -219,4 +218,9 @@ impl Handle {
             .map(|numbers| queues.iter().cloned().zip(numbers).collect::<Vec<_>>());
         self.inner.metrics.encode(self.inner.waiting.count(), numbers.as_deref().ok())
     }
+}
+
+/// Identifies a dead letter; `None` if it is not readable.
+fn dead_key(letter: Option<&Stored>) -> Option<DeadKey> {
+    letter.map(|letter| (letter.at_ms.unwrap_or_default(), letter.message.id))
 }

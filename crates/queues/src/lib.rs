@@ -69,6 +69,7 @@
 //!   housekeeping continues it. The name can be used again when the removal is complete.
 
 mod check;
+mod dead_cursor;
 mod definition;
 mod error;
 mod handle;
@@ -86,6 +87,7 @@ mod store;
 mod sweeper;
 mod waiting;
 
+pub use dead_cursor::{DeadCursor, DeadKey};
 pub use definition::{DEFAULT_WEIGHT, Definition, Flaw, MAX_LEASE_MS, Tenant, is_part, thousandths};
 pub use error::Error;
 pub use handle::{DeadLetters, Handle, Page};

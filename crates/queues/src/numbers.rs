@@ -163,6 +163,45 @@ impl Handle {
         Ok(Page { items: self.facets_named(queue, &names).await?, next })
     }
 
+    /// The deepest facets: those with most messages that wait or are delayed, the deepest first. Facets with fewer than two
+    /// messages are not ranked. A rank may be an eighth behind, so the last ones may miss some that are a little deeper.
+    pub async fn deepest(&self, queue: &str, limit: usize) -> Result<Vec<FacetStatus>, Error> {
+        let mut names = std::collections::BTreeSet::new();
+        for store in &self.inner.stores {
+            names.extend(store.deepest(queue, limit).await?);
+        }
+        let names: Vec<String> = names.into_iter().collect();
+        let mut facets = self.facets_named(queue, &names).await?;
+        facets.sort_by_key(|facet| std::cmp::Reverse(facet.waiting + facet.delayed));
+        facets.truncate(limit);
+        Ok(facets)
+    }
+
+    /// Names of facets that contain `wanted`, in lower case, sorted, at most `limit` of the first `most` facets.
+    pub async fn facets_like(
+        &self,
+        queue: &str,
+        wanted: &str,
+        limit: usize,
+        most: usize,
+    ) -> Result<Vec<FacetStatus>, Error> {
+        const PART: usize = 2000;
+        let (mut found, mut after, mut examined) = (Vec::new(), String::new(), 0);
+        while found.len() < limit && examined < most {
+            let mut names = std::collections::BTreeSet::new();
+            for store in &self.inner.stores {
+                names.extend(store.facets_after(queue, &after, PART).await?);
+            }
+            let names: Vec<String> = names.into_iter().take(PART).collect();
+            let Some(last) = names.last().cloned() else { break };
+            examined += names.len();
+            after = last;
+            found.extend(names.into_iter().filter(|name| name.to_lowercase().contains(wanted)));
+        }
+        found.truncate(limit);
+        self.facets_named(queue, &found).await
+    }
+
     /// The facets with these names. Facets without messages are omitted.
     pub async fn facets_named(&self, queue: &str, names: &[String]) -> Result<Vec<FacetStatus>, Error> {
         let mut facets: Vec<Option<FacetStatus>> = vec![None; names.len()];

@@ -2,7 +2,9 @@
 
 use std::collections::HashMap;
 
-use signalbox_api::routes::{Answer, Candidate, Explained, ExplainedPath, ExplainedShare, Explanation, Step};
+use signalbox_api::routes::{
+    Answer, Candidate, Explained, ExplainedPath, ExplainedShare, Explanation, HostState, Step,
+};
 
 use super::{
     Line, Owner, PathRule, RequestPath, TableHost,
@@ -256,8 +258,11 @@ impl Leads {
             Answer::NoRoute => Answer::NoInstance,
             answer => answer,
         };
-        let Explanation { host, matched, candidates, .. } = asked;
-        Explanation { host, matched, candidates, path, checks, steps, answer, ..service }
+        let Explanation { host, matched, candidates, state, .. } = asked;
+        // The policy of the requested host decides before the instances of the service do.
+        let closed = |state: &HostState| ["paused", "redirects", "maintenance"].contains(&&*state.condition);
+        let state = state.filter(closed).or(service.state.clone());
+        Explanation { host, matched, candidates, path, checks, steps, answer, state, ..service }
     }
 }
 
@@ -331,6 +336,7 @@ pub fn explain(
         instances,
         request,
         path: None,
+        state: None,
         checks,
         steps,
         host,

@@ -29,6 +29,12 @@ impl Label {
 
     /// Parses a label; `field` is named in the error.
     pub fn parse(text: &str, field: &'static str) -> Result<Self, Invalid> {
+        // The statistics count the requests of all version types under it.
+        if text == "*" {
+            let detail =
+                format!("{field} cannot be *: the statistics use it for the sum over all version types");
+            return Err(Invalid::new("invalid_label", field, detail));
+        }
         let fits = (1..=64).contains(&text.len())
             && !text.chars().any(|character| character.is_control() || character.is_whitespace());
         let detail = format!("{field} has 1 to 64 bytes without spaces and control characters");

@@ -242,6 +242,7 @@ mod tests {
             address: None,
             in_flight: std::collections::BTreeMap::new(),
             requested_names: Vec::new(),
+            ejected: std::collections::BTreeMap::new(),
         }
     }
 

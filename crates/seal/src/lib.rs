@@ -9,11 +9,13 @@
 //!
 //! **Rotation.** The file may contain several keys: the first encrypts, all decrypt. The owner of a secret stores it again
 //! if [`Keys::open_with_first`] does not decrypt it.
+//!
+//! Other purposes have keys of their own, which are derived from these ([`Keys::of`]).
 
 use std::{fmt, fs, os::unix::fs::PermissionsExt as _, path::Path};
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
-use data_encoding::HEXLOWER_PERMISSIVE;
+use data_encoding::{HEXLOWER, HEXLOWER_PERMISSIVE};
 use ring::{
     aead::{AES_256_GCM, Aad, LessSafeKey, NONCE_LEN, Nonce, UnboundKey},
     hmac,
@@ -84,8 +86,33 @@ impl Keys {
     /// A separate key for `purpose`, derived from the first key in the same way as in
     /// `lua/signalbox/secret.lua`.
     pub fn of(&self, purpose: &str) -> Option<[u8; KEY_BYTES]> {
-        let key = hmac::Key::new(hmac::HMAC_SHA256, self.0.first()?);
-        hmac::sign(&key, format!("signalbox {purpose}").as_bytes()).as_ref().try_into().ok()
+        self.derived(purpose).0.first().copied()
+    }
+
+    /// The keys for `purpose` that are derived from each of the keys.
+    fn derived(&self, purpose: &str) -> Self {
+        let derive = |key: &[u8; KEY_BYTES]| {
+            let key = hmac::Key::new(hmac::HMAC_SHA256, key);
+            hmac::sign(&key, format!("signalbox {purpose}").as_bytes()).as_ref().try_into().ok()
+        };
+        Self(self.0.iter().filter_map(derive).collect())
+    }
+
+    /// The keys by which nginx and the daemons recognize each other's requests. They reveal nothing about these keys, so
+    /// a sidecar, which decrypts nothing, gets a file of its own with them.
+    pub fn of_daemons(&self) -> Self {
+        self.derived("daemons")
+    }
+
+    /// What a request of `sender` presents, for each key of the daemons ([`Self::of_daemons`]): the sender uses the
+    /// first, the receiver accepts all. A receiver cannot present it as another sender.
+    pub fn proofs(&self, sender: &str) -> Vec<String> {
+        self.derived(sender).0.iter().map(|key| HEXLOWER.encode(key)).collect()
+    }
+
+    /// The content of a key file with these keys.
+    pub fn to_text(&self) -> String {
+        self.0.iter().map(|key| HEXLOWER.encode(key) + "\n").collect()
     }
 
     /// Whether there are no keys, so that nothing can be encrypted.
@@ -173,6 +200,19 @@ mod tests {
         assert_eq!(both.open("a.test", &old).unwrap(), b"secret");
         let new = both.seal("a.test", b"secret").unwrap();
         assert_eq!(keys(&['b']).open("a.test", &new).unwrap(), b"secret");
+    }
+
+    #[test]
+    fn a_proof_belongs_to_one_sender_and_one_key() {
+        let (new, old) = (keys(&['b']).of_daemons(), keys(&['a']).of_daemons());
+        let both = keys(&['b', 'a']).of_daemons();
+        assert_eq!(both.proofs("edge"), [new.proofs("edge"), old.proofs("edge")].concat());
+        assert_ne!(both.proofs("edge"), both.proofs("sidecar"));
+        assert_eq!(Keys::parse(&both.to_text()).unwrap(), both, "as the file of a sidecar");
+        assert!(Keys::none().of_daemons().proofs("edge").is_empty());
+        // lua/spec/start_spec.lua has the same text.
+        let known = "bdb2983c24fc74e81b21a71b70ffdbfb08403a8ee4121cf8a4ae8d86f138082e";
+        assert_eq!(old.proofs("edge"), [known]);
     }
 
     #[test]

@@ -61,7 +61,8 @@ pub enum User {
 const PACEMAKER: &str = "-@all +@read +@write +@pubsub -@dangerous -function +evalsha +script|load +ping +time +info +wait \
                          +cluster|slots +asking";
 const SIDECAR_STATS: &str = "-@all +evalsha +script|load +ping +time +get +set +expire +expireat +hget +hgetall +hmget \
-                             +hset +hdel +hincrby +smembers +zadd +zremrangebyscore +publish";
+                             +hset +hdel +hincrby +smembers +zadd +zcard +zincrby +zrange +zremrangebyrank +zremrangebyscore \
+                             +publish";
 /// REPLICAOF follows the primary that Sentinels name. The replica is the router's own, and only the edge reads it.
 const SIDECAR_REPLICA: &str = "-@all +ping +get +hmget +info +replicaof";
 /// ROLE and DBSIZE distinguish a replica that has not copied its primary from an empty table.

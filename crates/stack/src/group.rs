@@ -2,9 +2,12 @@
 
 use std::{
     collections::HashSet,
-    fs::{self, File, OpenOptions},
+    fs::{self, File, OpenOptions, Permissions},
     io,
-    os::unix::process::CommandExt,
+    os::unix::{
+        fs::{OpenOptionsExt as _, PermissionsExt as _},
+        process::CommandExt,
+    },
     path::{Path, PathBuf},
     process::{Child as StdChild, ChildStdin, Command as StdCommand, Stdio},
     time::Duration,
@@ -173,11 +176,17 @@ fn pid_of(id: u32) -> i32 {
     i32::try_from(id).unwrap_or(i32::MAX)
 }
 
+/// Opens a log that only this user can read. The pacemaker's log has its audit records, and the workers of nginx, which run as
+/// another user if Signalbox runs as root, can enter the folder.
 fn open_log(path: &Path) -> Result<File, Error> {
     if fs::metadata(path).is_ok_and(|metadata| metadata.len() > LOG_BYTES) {
         fs::rename(path, path.with_extension("log.1")).map_err(Error::file("put aside", path))?;
     }
-    OpenOptions::new().create(true).append(true).open(path).map_err(Error::file("open", path))
+    let log = OpenOptions::new().create(true).append(true).mode(0o600).open(path);
+    let log = log.map_err(Error::file("open", path))?;
+    // Also if an earlier release created it.
+    log.set_permissions(Permissions::from_mode(0o600)).map_err(Error::file("close to others", path))?;
+    Ok(log)
 }
 
 /// Ends processes that an earlier copy on the same folder left behind, and returns their number.

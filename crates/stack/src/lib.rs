@@ -17,7 +17,7 @@
 //! Everything is stored in one folder (see [`Layout`]). A lock on `run/lock` ensures that only one stack uses it:
 //!
 //! ```text
-//! token  token.sha256  edge.key                   users/  passwords and ACL files of the Redis servers
+//! token  token.sha256  edge.key  daemons.key      users/  passwords and ACL files of the Redis servers
 //! node  pacemaker.toml  sidecar.toml            run/    lock, stack.json, <part>.pid, routes.sock
 //! redis/<part>/  redis.conf and data            log/    <part>.log, access.log
 //! nginx/  nginx.conf, conf/, lua/, nginx.pid, routes.snapshot

@@ -252,6 +252,7 @@ impl Plan {
         let wiring = table([
             ("listen", local(ports.sidecar).into()),
             ("root_token_digest_file", path(self.layout.secrets().token_digest())),
+            ("daemons_key_file", path(self.layout.secrets().daemons_key())),
             ("node", node.into()),
             ("access_log", path(self.layout.access_log(number))),
             ("nginx_pid_file", path(self.layout.nginx_pid_file(number))),

@@ -3,6 +3,7 @@
 //! ```text
 //! token  token.sha256      the root token, and its digest for sidecars: a router cannot act as root
 //! edge.key                 encrypts private keys of certificates; the same at all routers and pacemakers
+//! daemons.key              derived from edge.key, for sidecars: nginx and the daemons recognize each other's requests
 //! users/<user>.password    the password of each user of the Redis servers
 //! users/<server>.acl       the users of each Redis server; contains digests of the passwords only
 //! users/replication.conf   the login of a replica at its primary, for redis.conf
@@ -20,6 +21,7 @@ use std::{
 use data_encoding::HEXLOWER;
 use rand::RngExt as _;
 use sha2::{Digest as _, Sha256};
+use signalbox_seal::Keys;
 
 use crate::{
     Error,
@@ -57,7 +59,11 @@ impl Secrets {
         fs::create_dir_all(&users).map_err(Error::file("create", &users))?;
         let token = read_or_make(&secrets.token(), 0o600, random_hex)?;
         replace(&secrets.token_digest(), 0o600, &format!("{}\n", digest(&token)))?;
-        read_or_make(&secrets.edge_key(), 0o600, random_hex)?;
+        let key = read_or_make(&secrets.edge_key(), 0o600, random_hex)?;
+        let keys = Keys::parse(&key).map_err(|reason| {
+            Error::option("edge_key", format!("{}: {reason}", secrets.edge_key().display()))
+        })?;
+        replace(&secrets.daemons_key(), 0o600, &keys.of_daemons().to_text())?;
         let mut digests = Vec::new();
         for user in User::ALL {
             let path = secrets.password_file(user);
@@ -99,6 +105,11 @@ impl Secrets {
     /// The file with the key that all routers share: 64 hexadecimal digits.
     pub fn edge_key(&self) -> PathBuf {
         self.folder.join("edge.key")
+    }
+
+    /// The file with the keys that are derived from [`Self::edge_key`] for nginx and the daemons.
+    pub fn daemons_key(&self) -> PathBuf {
+        self.folder.join("daemons.key")
     }
 
     /// The folder of the files about users of Redis.
@@ -163,7 +174,7 @@ mod tests {
             files
         };
         let before = read();
-        assert_eq!(before.len(), 3 + User::ALL.len() + Server::ALL.len() + 1);
+        assert_eq!(before.len(), 4 + User::ALL.len() + Server::ALL.len() + 1);
         for (path, _) in &before {
             assert_eq!(fs::metadata(path).unwrap().permissions().mode() & 0o777, 0o600, "{}", path.display());
         }

@@ -10,7 +10,8 @@
 //! * [`Script`]: an atomic operation in Lua, called by digest and reloaded if the server does not have it;
 //! * [`Combiner`]: calls of a script that several callers share;
 //! * [`Subscription`]: pub/sub as a stream of notices that reports when messages may have been missed;
-//! * [`keys`]: the only place that defines key names, each with its type, lifetime, writer and readers.
+//! * [`keys`]: the only place that defines key names, each with its type, lifetime, writer and readers;
+//! * [`traffic`]: the requests of the last minute, which the sidecar and the pacemaker read in the same way.
 
 mod address;
 mod clock;
@@ -26,6 +27,7 @@ mod script;
 mod sentinel;
 mod shard;
 mod subscription;
+pub mod traffic;
 mod wire;
 
 pub use address::{redacted, with_login, without_login};

@@ -3,7 +3,8 @@
 --   {"retries":{"attempts":3, "budget_percent":20, "timeout_ms":10000},
 --    "ejection":{"failures":5, "first_ms":1000, "longest_ms":60000} | false,
 --    "error_pages":{"503":{"body":"…", "content_type":"text/html"}},
---    "hold_ms":5000, "pause":{"wait_ms":30000, "most":1000}, "timeouts":{"connect_ms":…, "read_ms":…, "send_ms":…}}
+--    "hold_ms":5000, "pause":{"wait_ms":30000, "most":1000}, "timeouts":{"connect_ms":…, "read_ms":…, "send_ms":…},
+--    "buffering":true}
 
 local find, pairs, tonumber = string.find, pairs, tonumber
 
@@ -58,6 +59,7 @@ function _M.read(given, take, rules)
             most = take.integer(pause.most, "pause.most", 0, 4096) or PAUSED,
         }
     end
+    rules.buffering = take.boolean(given.buffering, "buffering")
     local timeouts = take.object(given.timeouts, "timeouts")
     if timeouts then
         local function seconds(name)

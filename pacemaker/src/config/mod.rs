@@ -6,7 +6,7 @@
 use std::{net::SocketAddr, path::PathBuf, time::Duration};
 
 use serde::{Deserialize, Deserializer, de::Error as _};
-use signalbox_daemon::{RedisUrl, RootToken, traces};
+use signalbox_daemon::{RedisUrl, RootToken, door::ListenerName, traces};
 use signalbox_settings::{Error, Flags, Loaded, Program, Settings, milliseconds, within};
 use signalbox_store::{MAX_SHARDS, with_login};
 
@@ -35,6 +35,8 @@ pub(crate) struct Args {
 #[serde(deny_unknown_fields)]
 pub(crate) struct Config {
     pub(crate) listen: SocketAddr,
+    pub(crate) names: Vec<ListenerName>,
+    pub(crate) metrics_networks: Vec<Network>,
     pub(crate) root_token: RootToken,
     #[serde(default = "host_name", deserialize_with = "node")]
     pub(crate) node: String,

@@ -5,18 +5,13 @@
 //! most 5% of the time. Every source has the same deadline, so a server that hangs delays no page, and its checks are
 //! listed as skipped.
 
-use std::{
-    cmp::Reverse,
-    collections::{BTreeMap, BTreeSet, HashMap},
-    fmt::Display,
-    sync::Arc,
-    time::Duration,
-};
+use std::{collections::HashSet, fmt::Display, sync::Arc, time::Duration};
 
 use parking_lot::Mutex;
 use signalbox_access::Caller;
 use signalbox_diagnosis::{
-    Checked, Diagnosis, Facts, Severity, Skipped, Subject, diagnose,
+    Checked, Diagnosis, Facts, Severity, diagnose,
+    hosts::{self, State},
     installation::Pacemaker,
     machines::Machine,
     messages::{self, Bus, Parked},
@@ -25,7 +20,8 @@ use signalbox_diagnosis::{
     traffic,
 };
 use signalbox_queues::QueueNumbers;
-use signalbox_routing::RouterReport;
+use signalbox_routing::{LIVE_MS, RouterReport, ejected};
+use signalbox_store::traffic::Recent;
 use tokio::time::{Instant, timeout_at};
 
 use super::{Site, facts, slow_facts::SlowFacts, store::Sums};
@@ -41,8 +37,6 @@ const MAX_AGE: Duration = Duration::from_secs(5);
 const CONFINED: &str = "the token is confined";
 /// Maximum parked objects that a finding names.
 const MAX_PARKED: usize = 10;
-/// Maximum version types whose requests are counted.
-pub(super) const MAX_VERSION_TYPES: usize = 1_000;
 
 /// The position of the route table.
 #[derive(Debug, Clone, Default)]
@@ -64,8 +58,12 @@ pub(super) struct Checkup {
     pub(super) diagnosis: Diagnosis,
     /// The caller's hosts, or why they cannot be read.
     pub(super) hosts: Result<Vec<HostSummary>, String>,
-    /// Requests of the last minute by version type, or why they cannot be read.
-    pub(super) minute: Result<HashMap<String, Sums>, String>,
+    /// The last minute, or why it cannot be read.
+    pub(super) minute: Minute,
+    /// The latest reports of routers, for ejections.
+    reports: Vec<RouterReport>,
+    /// The time for which it is made, in unix milliseconds.
+    now_ms: u64,
     /// Routers that reported in the last minute; `None` for a caller that may not see them.
     pub(super) routers: Option<Result<Vec<RouterReport>, String>>,
     pub(super) head: Head,
@@ -87,9 +85,41 @@ impl Checkup {
 
     /// The last minute of all version types of a host.
     pub(super) fn minute_of(&self, host: &HostSummary) -> Option<Sums> {
-        let minute = self.minute.as_ref().ok()?;
-        Some(Sums::of(host.versions.iter().filter_map(|id| minute.get(id))))
+        self.minute.as_ref().ok().map(|minute| sums_of(host, minute))
     }
+
+    /// Version types of these hosts whose counters of the last minute are estimated only.
+    pub(super) fn estimated<'a>(&self, hosts: impl IntoIterator<Item = &'a HostSummary>) -> Vec<String> {
+        let Ok(minute) = &self.minute else { return Vec::new() };
+        let versions: HashSet<&String> = hosts.into_iter().flat_map(|host| &host.versions).collect();
+        let estimated =
+            versions.into_iter().filter(|id| minute.by_id.contains_key(*id) && !minute.exact.contains(*id));
+        estimated.cloned().collect()
+    }
+
+    /// The states of hosts, in their order.
+    pub(super) fn states<'a>(&self, hosts: impl IntoIterator<Item = &'a HostSummary>) -> Vec<State> {
+        states(hosts, &self.minute, &self.reports, self.now_ms)
+    }
+}
+
+fn sums_of(host: &HostSummary, minute: &Recent) -> Sums {
+    Sums::of(host.versions.iter().filter_map(|id| minute.by_id.get(id)))
+}
+
+/// The states of hosts, in their order.
+fn states<'a>(
+    hosts: impl IntoIterator<Item = &'a HostSummary>,
+    minute: &Minute,
+    reports: &[RouterReport],
+    now_ms: u64,
+) -> Vec<State> {
+    let ejected = ejected(reports);
+    let state = |host: &HostSummary| {
+        let sums = minute.as_ref().map(|minute| sums_of(host, minute)).unwrap_or_default();
+        host.table.reading(&ejected, &sums).state(now_ms)
+    };
+    hosts.into_iter().map(state).collect()
 }
 
 /// The latest checkup of callers that may see everything. Cheap to clone.
@@ -190,7 +220,10 @@ async fn check(app: &Site, caller: &Caller, deadline: Instant) -> Checkup {
         false => skipped(CONFINED),
     };
     let (hosts, minute) = traffic;
-    add_traffic(&mut facts, &hosts, &minute);
+    let now_ms = app.dashboard.now_ms();
+    let live: Vec<RouterReport> =
+        reports.iter().flatten().filter(|report| report.age_ms <= LIVE_MS).cloned().collect();
+    add_traffic(&mut facts, &hosts, &minute, &live, now_ms);
     (facts.bus, facts.subscribers, facts.queues, facts.backends, facts.parked_objects) = events;
     if whole && app.bus.handle().is_ready() {
         let signalbox_bus::Credentials { clear, locked, .. } = app.bus.handle().credentials();
@@ -199,14 +232,9 @@ async fn check(app: &Site, caller: &Caller, deadline: Instant) -> Checkup {
     }
     facts.machines = machines;
     facts.pacemakers = pacemakers;
-    let mut diagnosis = diagnose(&facts, app.dashboard.now_ms());
-    let versions: BTreeSet<&String> = hosts.iter().flatten().flat_map(|host| &host.versions).collect();
-    if versions.len() > MAX_VERSION_TYPES {
-        let reason = format!("only {MAX_VERSION_TYPES} of {} version types are checked", versions.len());
-        diagnosis.skipped.push(Skipped { check: "traffic", reason });
-    }
-    worst_traffic_first(&mut diagnosis, &hosts, &minute);
-    Checkup { diagnosis, hosts, minute, routers: whole.then_some(reports), head }
+    let diagnosis = diagnose(&facts, now_ms);
+    let routers = whole.then_some(reports);
+    Checkup { diagnosis, hosts, minute, reports: live, now_ms, routers, head }
 }
 
 /// Which servers respond.
@@ -229,7 +257,7 @@ fn with_states(up: Vec<(&'static str, bool)>, slow: Option<&SlowFacts>) -> Check
     Checked::Known(up.into_iter().filter_map(server).collect())
 }
 
-type Minute = Result<HashMap<String, Sums>, String>;
+type Minute = Result<Arc<Recent>, String>;
 
 /// The caller's hosts, and the last minute of their version types.
 async fn traffic(
@@ -242,53 +270,49 @@ async fn traffic(
         Ok(hosts) => hosts,
         Err(problem) => return (Err(problem.detail().to_owned()), Err(problem.detail().to_owned())),
     };
-    let ids: BTreeSet<&String> = hosts.iter().flat_map(|host| &host.versions).collect();
-    let ids: Vec<String> = ids.into_iter().take(MAX_VERSION_TYPES).cloned().collect();
-    let minute = by(deadline, "the stats Redis", app.dashboard.traffic.minute(&ids)).await;
+    let traffic = &app.dashboard.traffic;
+    let minute = if caller.confinement().is_empty() {
+        by(deadline, "the stats Redis", traffic.last_minute(None)).await
+    } else {
+        let own: HashSet<&str> = hosts.iter().flat_map(|host| &host.versions).map(String::as_str).collect();
+        by(deadline, "the stats Redis", traffic.last_minute(Some(&own))).await
+    };
     (Ok(hosts), minute)
 }
 
 /// Facts about hosts, instances and their requests.
-fn add_traffic(facts: &mut Facts, hosts: &Result<Vec<HostSummary>, String>, minute: &Minute) {
-    let host = |host: &HostSummary| traffic::Host {
+fn add_traffic(
+    facts: &mut Facts,
+    hosts: &Result<Vec<HostSummary>, String>,
+    minute: &Minute,
+    reports: &[RouterReport],
+    now_ms: u64,
+) {
+    let states = states(hosts.iter().flatten(), minute, reports, now_ms);
+    let host = |(host, state): (&HostSummary, &State)| hosts::Host {
         name: host.name.to_string(),
-        addresses: host.instances,
-        idle: host.unserved.idle,
-        unhealthy: host.unhealthy.len(),
-        unserved_shares: host.unserved.shares.clone(),
+        state: state.clone(),
+        unserved_shares: host.unserved_shares.clone(),
     };
-    let instance = |host: &HostSummary, (id, why): &(String, String)| traffic::Instance {
-        id: id.clone(),
-        host: host.name.to_string(),
-        unhealthy: Some(why.clone()),
-    };
-    facts.hosts = known(hosts, |hosts| hosts.iter().map(host).collect());
+    facts.hosts = known(hosts, |hosts| hosts.iter().zip(&states).map(host).collect());
     facts.instances = known(hosts, |hosts| {
-        hosts.iter().flat_map(|host| host.unhealthy.iter().map(move |one| instance(host, one))).collect()
+        let instances = hosts.iter().zip(&states).flat_map(|(host, state)| {
+            host.unhealthy.iter().map(move |(id, why)| traffic::Instance {
+                id: id.clone(),
+                host: host.name.to_string(),
+                unhealthy: Some(why.clone()),
+                planned: state.condition.is_planned(),
+            })
+        });
+        instances.collect()
     });
     // Without the hosts, there is no minute either.
     facts.traffic = known(minute, |minute| {
         let hosts = hosts.iter().flatten();
         let versions = hosts.flat_map(|host| host.versions.iter().map(move |id| (id, host)));
-        let counted = versions.filter_map(|(id, host)| Some((id, host, minute.get(id)?)));
+        let counted = versions.filter_map(|(id, host)| Some((id, host, minute.by_id.get(id)?)));
         counted.map(|(id, host, sums)| facts::version_type(id, host.name.as_str(), sums)).collect()
     });
-}
-
-/// Among findings of one kind, those of hosts with the most requests come first.
-fn worst_traffic_first(diagnosis: &mut Diagnosis, hosts: &Result<Vec<HostSummary>, String>, minute: &Minute) {
-    let (Ok(hosts), Ok(minute)) = (hosts, minute) else { return };
-    let requests =
-        |host: &HostSummary| Sums::of(host.versions.iter().filter_map(|id| minute.get(id))).requests;
-    let by_host: BTreeMap<&str, u64> =
-        hosts.iter().map(|host| (host.name.as_str(), requests(host))).collect();
-    let of = |subject: &Subject| match subject {
-        Subject::Host(host) | Subject::Instance { host, .. } | Subject::VersionType { host, .. } => {
-            by_host.get(host.as_str()).copied().unwrap_or(0)
-        }
-        _ => 0,
-    };
-    diagnosis.findings.sort_by_cached_key(|one| (one.severity, one.id, Reverse(of(&one.subject))));
 }
 
 type EventFacts = (

@@ -93,8 +93,8 @@ pub(super) fn router(report: &RouterReport, epoch: &str, serial: u64) -> Router 
 }
 
 pub(super) fn version_type(id: &str, host: &str, minute: &Sums) -> VersionType {
-    let Sums { requests, server_errors, .. } = *minute;
-    VersionType { id: id.to_owned(), host: host.to_owned(), requests, server_errors }
+    let (requests, failed) = (minute.requests, minute.failed());
+    VersionType { id: id.to_owned(), host: host.to_owned(), requests, failed }
 }
 
 pub(super) fn subscriber(name: String, status: &SubscriptionStatus) -> Subscriber {
@@ -165,6 +165,7 @@ mod tests {
                 address: None,
                 in_flight: std::collections::BTreeMap::new(),
                 requested_names: Vec::new(),
+                ejected: std::collections::BTreeMap::new(),
             };
             router(&report, "e2", 5).table
         };
@@ -177,8 +178,11 @@ mod tests {
     #[test]
     fn findings_of_one_kind_are_one_group() {
         let hosts = (0..7).map(|n| format!("h{n}.example"));
-        let none = diagnosis::traffic::Host::default();
-        let rule = |name| diagnosis::traffic::host(&diagnosis::traffic::Host { name, ..none.clone() });
+        let state = diagnosis::hosts::Reading::default().state(0);
+        let rule = |name| {
+            let host = diagnosis::hosts::Host { name, state: state.clone(), unserved_shares: Vec::new() };
+            diagnosis::hosts::host(&host)
+        };
         let findings: Vec<_> = hosts.filter_map(rule).collect();
         let groups = groups(&findings, 5);
         assert_eq!((groups.len(), groups[0].named.len(), groups[0].findings.len()), (1, 5, 7));

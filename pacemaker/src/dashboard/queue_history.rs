@@ -5,6 +5,7 @@
 //! samples it has zeros. Times at which the fabric did not respond have no samples at all, so a chart shows a gap.
 
 use std::{
+    cmp::Reverse,
     collections::{HashMap, VecDeque},
     sync::Arc,
     time::Duration,
@@ -21,12 +22,12 @@ use super::store::Range;
 const INTERVAL: Duration = Duration::from_secs(10);
 /// A reading that takes longer is dropped.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// Maximum queues with a history, the first by name.
+/// Maximum queues with a history: those with most messages.
 const MAX_QUEUES: usize = 1000;
-/// Of that many queues with messages, the age of the oldest message is read.
+/// Of that many queues, those with most messages, the age of the oldest message is read.
 const MAX_AGES: usize = 100;
-/// Environments of a queue among which the oldest message is searched.
-const MAX_FACETS: usize = 1000;
+/// Environments of a queue among which the oldest message is searched: the deepest, and as many of the first by name.
+const MAX_FACETS: usize = 500;
 /// How long fine samples and minutes are kept, in seconds.
 const FINE_SECONDS: i64 = 900;
 const COARSE_SECONDS: i64 = 21_600;
@@ -178,16 +179,17 @@ impl QueueHistory {
 
 async fn read(bus: &Bus, queues: &Queues) -> Option<Vec<Read>> {
     let registry = bus.registry();
-    let names: Vec<&str> = registry.queues.keys().map(String::as_str).take(MAX_QUEUES).collect();
+    let names: Vec<&str> = registry.queues.keys().map(String::as_str).collect();
     let numbers = queues.numbers(&names).await.ok()?;
-    let mut read = Vec::with_capacity(names.len());
-    let mut ages = 0;
-    for (name, numbers) in names.into_iter().zip(numbers) {
+    let mut busiest: Vec<(&str, QueueNumbers)> = names.into_iter().zip(numbers).collect();
+    busiest.sort_by_key(|(_, numbers)| Reverse(numbers.waiting + numbers.delayed + numbers.in_flight));
+    let mut read = Vec::with_capacity(busiest.len().min(MAX_QUEUES));
+    for (rank, (name, numbers)) in busiest.into_iter().take(MAX_QUEUES).enumerate() {
         let mut age_ms = None;
-        if numbers.waiting > 0 && ages < MAX_AGES {
-            ages += 1;
-            let facets = queues.facets(name, "", MAX_FACETS).await.ok()?;
-            age_ms = facets.items.iter().filter_map(|facet| facet.oldest_age_ms).max();
+        if numbers.waiting > 0 && rank < MAX_AGES {
+            let mut facets = queues.deepest(name, MAX_FACETS).await.ok()?;
+            facets.extend(queues.facets(name, "", MAX_FACETS).await.ok()?.items);
+            age_ms = facets.iter().filter_map(|facet| facet.oldest_age_ms).max();
         }
         read.push((name.to_owned(), numbers, age_ms));
     }

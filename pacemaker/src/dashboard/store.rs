@@ -3,79 +3,42 @@
 mod latency;
 mod series;
 
-use std::{collections::HashMap, hash::Hash, sync::Arc, time::Duration};
+use std::{
+    collections::{HashMap, HashSet},
+    hash::Hash,
+    sync::Arc,
+    time::Duration,
+};
 
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
-use signalbox_store::{self as redis, Key, Stats, StatsSpace, keys::stats as key};
+use signalbox_store::{
+    self as redis, Stats,
+    keys::stats as key,
+    traffic::{LAG_SECONDS, Recent, counters, recent},
+};
 
 pub(super) use latency::{Latencies, Times};
 pub(super) use series::{Range, Series};
+pub(super) use signalbox_store::traffic::Sums;
 
-const HOUR_SECONDS: i64 = 3600;
 const MINUTE_SECONDS: i64 = 60;
-/// With more version types, the last minute is read at most once in this time.
-const MANY: usize = 50;
-const MINUTE_TTL: Duration = Duration::from_secs(5);
+/// How many version types with most requests, and as many with most errors, are read exactly.
+const MAX_EXACT: usize = 300;
+/// How long a reading of the last minute is reused.
+const MINUTE_TTL: Duration = Duration::from_secs(1);
 /// How long a reading of histograms is reused: they change slowly and are expensive to read.
 const LATENCIES_TTL: Duration = Duration::from_secs(5);
 /// How long a chart's reading of minutes is reused.
 const SERIES_TTL: Duration = Duration::from_secs(10);
-/// In the order of the fields of [`Sums`].
-const METRICS: [&str; 6] = ["requests", "bytes", "4xx", "5xx", "timecount", "time"];
-
 /// Reads traffic from the stats Redis. Cheap to clone.
 #[derive(Debug, Clone)]
 pub(super) struct Traffic {
     stats: Stats,
     latencies: Arc<Cache<latency::Asked, Latencies>>,
     series: Arc<Cache<series::Asked, Series>>,
-    minutes: Arc<Mutex<Option<Minute>>>,
-}
-
-/// When the last minute was read, and its counters by version type.
-type Minute = (Instant, Arc<HashMap<String, Sums>>);
-
-/// The counters of a period.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(super) struct Sums {
-    pub(super) requests: u64,
-    pub(super) bytes: u64,
-    pub(super) client_errors: u64,
-    pub(super) server_errors: u64,
-    /// Requests with a recorded duration.
-    pub(super) timed: u64,
-    /// The sum of these durations.
-    pub(super) time_ms: u64,
-}
-
-impl Sums {
-    pub(super) fn add(&mut self, other: &Self) {
-        self.requests += other.requests;
-        self.bytes += other.bytes;
-        self.client_errors += other.client_errors;
-        self.server_errors += other.server_errors;
-        self.timed += other.timed;
-        self.time_ms += other.time_ms;
-    }
-
-    pub(super) fn of<'a>(all: impl IntoIterator<Item = &'a Self>) -> Self {
-        let mut sums = Self::default();
-        all.into_iter().for_each(|one| sums.add(one));
-        sums
-    }
-
-    /// The average latency in milliseconds.
-    pub(super) fn mean_ms(&self) -> Option<f64> {
-        #[allow(clippy::cast_precision_loss, reason = "display precision")]
-        (self.timed > 0).then(|| self.time_ms as f64 / self.timed as f64)
-    }
-
-    fn read(values: [u64; METRICS.len()]) -> Self {
-        let [requests, bytes, client_errors, server_errors, timed, time_ms] = values;
-        Self { requests, bytes, client_errors, server_errors, timed, time_ms }
-    }
+    minutes: Arc<Cache<(), Recent>>,
 }
 
 /// Recent readings, by what was asked for.
@@ -156,93 +119,29 @@ impl Traffic {
         self.latencies.get((source, ids.to_vec(), minutes), LATENCIES_TTL, read).await
     }
 
-    /// The last complete minute of each of these version types, by the clock of the stats Redis. The clocks of the sidecars,
-    /// which assign requests to seconds, are close enough to it for display. A reading of many is reused for some seconds.
-    pub(super) async fn minute(&self, ids: &[String]) -> Result<HashMap<String, Sums>, redis::Error> {
-        let recent = self.minutes.lock().clone();
-        if let Some((read_at, minute)) = recent
-            && ids.len() > MANY
-            && read_at.elapsed() < MINUTE_TTL
-            && ids.iter().all(|id| minute.contains_key(id))
-        {
-            return Ok(HashMap::clone(&minute));
+    /// The last minute: in total, and of all version types, or of `own` only.
+    pub(super) async fn last_minute(&self, own: Option<&HashSet<&str>>) -> Result<Arc<Recent>, redis::Error> {
+        match own {
+            None => {
+                let read = recent(&self.stats, MINUTE_SECONDS, MAX_EXACT, None);
+                self.minutes.get((), MINUTE_TTL, read).await
+            }
+            own => recent(&self.stats, MINUTE_SECONDS, MAX_EXACT, own).await.map(Arc::new),
         }
-        let now = i64::try_from(self.stats.now_ms().await? / 1000).unwrap_or(0);
+    }
+
+    /// The last minute of each of these version types.
+    pub(super) async fn minute(&self, ids: &[String]) -> Result<HashMap<String, Sums>, redis::Error> {
+        let now = i64::try_from(self.stats.now_ms().await? / 1000).unwrap_or(0) - LAG_SECONDS;
         let seconds: Vec<i64> = (now - MINUTE_SECONDS..now).collect();
         let by_second = counters(&self.stats, ids, &seconds, key::history).await?;
-        let minute: HashMap<String, Sums> =
-            by_second.into_iter().map(|(id, seconds)| (id, Sums::of(&seconds))).collect();
-        if ids.len() > MANY {
-            *self.minutes.lock() = Some((Instant::now(), Arc::new(minute.clone())));
-        }
-        Ok(minute)
+        Ok(by_second.into_iter().map(|(id, seconds)| (id, Sums::of(&seconds))).collect())
     }
-}
-
-/// The key of an hour of counters, from a version type, an hour and a metric.
-type HourKey = fn(&str, i64, &str) -> Key<StatsSpace>;
-
-/// The counters of version types in each of these seconds or minutes.
-async fn counters(
-    stats: &Stats,
-    ids: &[String],
-    units: &[i64],
-    key: HourKey,
-) -> Result<HashMap<String, Vec<Sums>>, redis::Error> {
-    if ids.is_empty() || units.is_empty() {
-        return Ok(HashMap::new());
-    }
-    let hours = by_hour(units.iter().copied());
-    let mut batch = stats.batch();
-    for id in ids {
-        for metric in METRICS {
-            for (hour, fields) in &hours {
-                batch.add("HMGET", &key(id, *hour, metric), fields);
-            }
-        }
-    }
-    let replies: Vec<Vec<Option<u64>>> = batch.query().await?;
-    let by_id = ids.iter().cloned().zip(replies.chunks(METRICS.len() * hours.len()).map(|replies| {
-        let metrics: Vec<Vec<u64>> = replies
-            .chunks(hours.len())
-            .map(|hours| hours.iter().flatten().map(|value| value.unwrap_or(0)).collect())
-            .collect();
-        let value = |metric: usize, unit: usize| {
-            metrics.get(metric).and_then(|values| values.get(unit)).copied().unwrap_or(0)
-        };
-        let sums = |unit| Sums::read(std::array::from_fn(|metric| value(metric, unit)));
-        (0..units.len()).map(sums).collect()
-    }));
-    Ok(by_id.collect())
-}
-
-/// Groups seconds by hour: the history has one hash per hour.
-fn by_hour(range: impl IntoIterator<Item = i64>) -> Vec<(i64, Vec<i64>)> {
-    let mut hours: Vec<(i64, Vec<i64>)> = Vec::new();
-    for second in range {
-        let hour = second - second.rem_euclid(HOUR_SECONDS);
-        match hours.last_mut() {
-            Some((last, seconds)) if *last == hour => seconds.push(second),
-            _ => hours.push((hour, vec![second])),
-        }
-    }
-    hours
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn seconds_are_grouped_by_hour() {
-        let hours = by_hour(7150..7210);
-        assert_eq!(hours.len(), 2);
-        assert_eq!((hours[0].0, hours[0].1.len()), (3600, 50));
-        assert_eq!((hours[1].0, hours[1].1.len()), (7200, 10));
-        let all: Vec<i64> = hours.into_iter().flat_map(|(_, seconds)| seconds).collect();
-        assert_eq!(all, (7150..7210).collect::<Vec<_>>());
-        assert_eq!(by_hour(4940..5000).len(), 1);
-    }
 
     #[tokio::test]
     async fn traffic_is_read_across_an_hour_boundary() {
@@ -255,7 +154,7 @@ mod tests {
             (now - 5, "time", 60),
             (now - 5, "timecount", 2),
         ] {
-            let hour = second - second.rem_euclid(HOUR_SECONDS);
+            let hour = second - second.rem_euclid(3600);
             let history = format!("history:17:{hour}:{metric}");
             stats.command("HSET").arg(history).arg(second).arg(value).run().await.unwrap();
         }
@@ -266,5 +165,35 @@ mod tests {
         let minute = Traffic::new(stats).minute(&ids).await.unwrap();
         assert_eq!((minute["17"].requests, minute["17"].mean_ms()), (3, Some(30.0)));
         assert_eq!(minute["18"], Sums::default());
+    }
+
+    #[tokio::test]
+    async fn the_loudest_version_types_are_exact_whatever_their_names() {
+        let servers = signalbox_testkit::Servers::start().await;
+        let stats = servers.stats();
+        let now = i64::try_from(stats.now_ms().await.unwrap() / 1000).unwrap();
+        let (minute, second) = (now - now.rem_euclid(60), now - 5);
+        let fill = "for n = 1, 3000 do redis.call('ZADD', KEYS[1], 2, string.format('t%04d', n)) end
+            redis.call('ZADD', KEYS[1], 900, 'zz') redis.call('ZADD', KEYS[2], 4, 'zy')";
+        let [requests, errors] = ["requests", "errors"].map(|by| key::ranking(minute, by));
+        let fill = stats.command("EVAL").arg(fill).arg(2).key(&requests).key(&errors);
+        fill.run().await.unwrap();
+        let hour = second - second.rem_euclid(3600);
+        for (id, metric, value) in
+            [("zz", "requests", 900), ("zz", "bytes", 7), ("zy", "5xx", 4), ("*", "requests", 6904)]
+        {
+            let history = key::history(id, hour, metric);
+            stats.command("HSET").key(&history).arg(second).arg(value).run().await.unwrap();
+        }
+        let traffic = Traffic::new(stats);
+        let read = traffic.last_minute(None).await.unwrap();
+        assert_eq!((read.total.requests, read.by_id.len()), (6904, 3002));
+        assert_eq!((read.by_id["zz"].requests, read.by_id["zz"].bytes), (900, 7));
+        assert_eq!((read.by_id["zy"].server_errors, read.by_id["t3000"].requests), (4, 2));
+        assert!(read.exact.contains("zz") && read.exact.contains("zy") && read.exact.len() <= 2 * MAX_EXACT);
+        // A confined caller's total is that of its own version types.
+        let own = HashSet::from(["t0001", "t0002"]);
+        let read = traffic.last_minute(Some(&own)).await.unwrap();
+        assert_eq!((read.by_id.len(), read.exact.len()), (2, 2));
     }
 }

@@ -320,3 +320,50 @@ async fn a_thousand_labels_at_a_time_and_a_name_once() {
     codes.sort_unstable();
     assert_eq!(codes, [201, 409]);
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_definition_that_cannot_be_read_is_replaced_over_the_api() {
+    let api = Api::defined().await;
+    let (fabric, versions) = (api.servers.fabric(), "machine:m:versions");
+    let stored: String = fabric.command("HGET").arg((versions, 1)).query().await.unwrap();
+    let unreadable = stored.replace("state_machines", "later_machines");
+    fabric.command("HSET").arg((versions, 1, unreadable)).run().await.unwrap();
+    // The process has read the version before.
+    let api = api.restart().await;
+    let plan = api.text("/state-machines/m/plan", YAML).await;
+    assert_eq!(plan.status, 200, "{plan:?}");
+    let plan = plan.json();
+    assert_eq!(plan["version"], 1);
+    assert!(plan["warnings"].to_string().contains("cannot be read"), "{plan}");
+    let applied = api.post("/state-machines/m/apply", &json!({"plan": plan["plan"]})).await;
+    assert_eq!(applied.json(), json!({"version": 2, "changed": true, "kept": []}), "{applied:?}");
+    let created = api.post("/state-machines/m/labels/a", &json!({"metadata": {}})).await;
+    assert_eq!(created.status, 201, "{created:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn keys_and_revisions_of_requests_about_missing_labels_are_observed() {
+    let api = Api::defined().await;
+    let label = "/state-machines/m/labels/a";
+    let tokens = [api.token("one", &["facts"], None).await, api.token("two", &["facts"], None).await];
+    let delete = async |token: &str, query: &str| {
+        let request = api.client.delete(format!("{}{label}{query}", api.base)).bearer_auth(token);
+        read(request.header("idempotency-key", "k")).await
+    };
+    let refused = delete(&tokens[0], "?revision=1").await;
+    assert_eq!((refused.status.as_u16(), &*refused.code()), (409, "conflict"), "{refused:?}");
+    assert_eq!(delete(&tokens[0], "").await.status, 204);
+    assert_eq!(api.get(label).await.code(), "unknown_label");
+    assert_eq!(api.post(label, &json!({"metadata": {}})).await.status, 201);
+    assert_eq!(delete(&tokens[0], "").await.status, 204);
+    assert_eq!(api.get(label).await.status, 200, "a repeat deletes nothing");
+    // Also many labels in one request belong to their client.
+    let items = json!({"labels": [{"name": "b", "metadata": {}, "idempotency_key": "k"}]});
+    for (token, result) in [(&tokens[0], 201), (&tokens[1], 409), (&tokens[0], 201)] {
+        let request = api.client.post(format!("{}/state-machines/m/labels", api.base)).bearer_auth(token);
+        let reply = read(request.json(&items)).await;
+        assert_eq!(reply.json()["results"][0]["result"], result, "{reply:?}");
+    }
+    assert_eq!(delete(&tokens[1], "").await.status, 204);
+    assert_eq!(api.get(label).await.code(), "label_deleted");
+}

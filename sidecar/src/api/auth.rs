@@ -1,7 +1,6 @@
 //! Authorization: the root token, or a token with the scope `read` that is not confined.
 //!
-//! Statistics are counted by version type and by groups of them, across hosts and environments. They cannot be divided between
-//! tenants, so a confined token does not read any.
+//! [`statistics_access`] decides, as it does for the feeds of state machines.
 
 use std::{collections::HashMap, net::IpAddr, time::Duration};
 
@@ -15,6 +14,7 @@ use data_encoding::HEXLOWER;
 use parking_lot::Mutex;
 use serde::Deserialize;
 use sha2::{Digest, Sha256};
+use signalbox_api::tokens::{StatisticsAccess, statistics_access};
 use signalbox_daemon::{Attempts, presented, serve::Peer};
 use signalbox_store::Stats;
 use subtle::ConstantTimeEq;
@@ -42,14 +42,13 @@ pub(super) struct Tokens {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Access {
     Unknown,
-    WithoutRead,
-    /// The token has the scope, but also a list with this name that confines it.
-    Confined(&'static str),
-    Read,
+    Known(StatisticsAccess),
 }
 
-/// The lists that confine a token.
-const CONFINING: [&str; 4] = ["hosts", "environments", "machines", "version_types"];
+impl Access {
+    /// That of the root token.
+    const READ: Self = Self::Known(StatisticsAccess::Open);
+}
 
 /// A token as the pacemaker stores it.
 #[derive(Deserialize)]
@@ -81,14 +80,14 @@ impl Tokens {
     /// Whether a token that was accepted before is still valid. While the statistics Redis does not respond,
     /// it stays valid.
     pub(super) async fn can_still_read(&self, credential: &Credential) -> bool {
-        self.access(credential, None).await.map_or(true, |access| access == Access::Read)
+        self.access(credential, None).await.map_or(true, |access| access == Access::READ)
     }
 
     /// If `address` is `None`, the client was accepted before, and its attempts are not limited.
     async fn access(&self, credential: &Credential, address: Option<IpAddr>) -> Result<Access, Problem> {
         let Credential { digest, root } = *credential;
         if root {
-            return Ok(Access::Read);
+            return Ok(Access::READ);
         }
         let now = Instant::now();
         if let Some(access) = self.cached(&digest, now) {
@@ -126,23 +125,12 @@ impl Tokens {
 
 fn access(stored: &str) -> Access {
     match serde_json::from_str::<Stored>(stored) {
-        Ok(stored) if !stored.scopes.iter().any(|scope| scope == "read") => Access::WithoutRead,
         Ok(stored) => {
-            let given = |name: &&str| stored.rest.get(*name).is_some_and(|list| !list.is_null());
-            CONFINING.into_iter().find(given).map_or(Access::Read, Access::Confined)
+            let given = |name: &str| stored.rest.get(name).is_some_and(|list| !list.is_null());
+            Access::Known(statistics_access(stored.scopes.iter().map(String::as_str), given))
         }
         Err(_) => Access::Unknown,
     }
-}
-
-/// The address of the client: the last one in the header of the admin listener on this machine, or otherwise
-/// the peer's.
-fn client(request: &Request) -> IpAddr {
-    let unknown = IpAddr::from([0, 0, 0, 0]);
-    let peer = request.extensions().get::<Peer>().map_or(unknown, |peer| peer.0.ip().to_canonical());
-    let forwarded = request.headers().get_all(super::FORWARDED).iter().next_back();
-    let last = forwarded.and_then(|list| list.to_str().ok()?.rsplit(',').next()?.trim().parse().ok());
-    if peer.is_loopback() { last.unwrap_or(peer) } else { peer }
 }
 
 fn too_many_attempts(seconds: u32) -> Problem {
@@ -161,23 +149,24 @@ pub(super) async fn require_read(
         return Err(Problem::new(StatusCode::UNAUTHORIZED, "token_missing", detail));
     };
     let credential = app.tokens.credential(&token);
-    match app.tokens.access(&credential, Some(client(&request))).await? {
-        Access::Read => {
+    let client = app.door.client(request.extensions().get::<Peer>(), request.headers());
+    match app.tokens.access(&credential, Some(client)).await? {
+        Access::READ => {
             request.extensions_mut().insert(credential);
             Ok(next.run(request).await)
         }
-        Access::Confined(list) => {
+        Access::Known(StatisticsAccess::Confined(list)) => {
             let detail = format!(
                 "The token is confined to {list}, and statistics cannot be limited to them. Use a token that is not confined."
             );
             Err(Problem::new(StatusCode::FORBIDDEN, "confined_token", detail))
         }
-        Access::WithoutRead => {
+        Access::Known(StatisticsAccess::WithoutRead) => {
             let detail = "This token does not have the scope `read`.";
             Err(Problem::new(StatusCode::FORBIDDEN, "scope_missing", detail))
         }
         Access::Unknown => {
-            let detail = "Unknown token. It may have been revoked.";
+            let detail = "Unknown token. It may have been revoked. Statistics need a token of `/tokens`.";
             Err(Problem::new(StatusCode::UNAUTHORIZED, "token_unknown", detail))
         }
     }
@@ -186,16 +175,18 @@ pub(super) async fn require_read(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use signalbox_api::tokens::LISTS;
 
     #[test]
     fn only_the_scope_read_permits_reading_and_only_to_tokens_that_are_not_confined() {
-        assert_eq!(access(r#"{"name":"a","scopes":["read"]}"#), Access::Read);
-        assert_eq!(access(r#"{"name":"a","scopes":["read"],"hosts":null,"expires":7}"#), Access::Read);
-        for list in CONFINING {
+        assert_eq!(access(r#"{"name":"a","scopes":["read"]}"#), Access::READ);
+        assert_eq!(access(r#"{"name":"a","scopes":["read"],"hosts":null,"expires":7}"#), Access::READ);
+        for list in LISTS {
             let stored = format!(r#"{{"name":"a","scopes":["read"],"{list}":["x"]}}"#);
-            assert_eq!(access(&stored), Access::Confined(list));
+            assert_eq!(access(&stored), Access::Known(StatisticsAccess::Confined(list)));
         }
-        assert_eq!(access(r#"{"name":"a","scopes":["routes"]}"#), Access::WithoutRead);
+        let other = access(r#"{"name":"a","scopes":["routes"]}"#);
+        assert_eq!(other, Access::Known(StatisticsAccess::WithoutRead));
         assert_eq!(access("{"), Access::Unknown);
     }
 }

@@ -5,7 +5,8 @@
 //! | path | answers | access |
 //! |---|---|---|
 //! | `/stats/{workspace,application,version,version_type,node}/{id}` | totals | `read` |
-//! | `/stats/uncaught`, `/stats/pacemaker` | totals | `read` |
+//! | `/stats/total`, `/stats/uncaught`, `/stats/pacemaker` | totals | `read` |
+//! | `/stats/top?by=&seconds=&limit=` | the loudest version types | `read` |
 //! | `…/history?metric=&start=&end=&step=` | `[[unix second, value], …]` | `read` |
 //! | `…/latency?start=&end=` | histogram of upstream response times | `read` |
 //! | `/stats/instance/{id}`, the same with `/latency` | histogram of one instance's answers | `read` |
@@ -21,6 +22,7 @@ mod problem;
 mod store;
 mod stream;
 mod subject;
+mod top;
 mod totals;
 
 use std::{any::Any, sync::Arc};
@@ -36,6 +38,7 @@ use axum::{
     response::{IntoResponse, Response},
     routing::get,
 };
+use signalbox_daemon::door::Door;
 use signalbox_store::{RoutesReplica, Stats};
 use tokio_util::sync::CancellationToken;
 use tower_http::catch_panic::CatchPanicLayer;
@@ -54,6 +57,7 @@ struct App {
     stats: Stats,
     replica: Option<RoutesReplica>,
     tokens: Arc<Tokens>,
+    door: Arc<Door>,
     follower: Watch,
     edge: edge::Watch,
     metrics: Arc<Metrics>,
@@ -62,10 +66,12 @@ struct App {
 }
 
 /// Builds the API. `replica` contains the addresses of instances. `stopping` ends open streams.
+#[expect(clippy::too_many_arguments, reason = "each is a part that the API shows or asks")]
 pub fn router(
     stats: Stats,
     replica: Option<RoutesReplica>,
     root_token: Option<&TokenDigest>,
+    door: Door,
     metrics: Arc<Metrics>,
     follower: Watch,
     edge: edge::Watch,
@@ -73,6 +79,7 @@ pub fn router(
 ) -> Router {
     let app = App {
         tokens: Arc::new(Tokens::new(root_token, stats.clone())),
+        door: Arc::new(door),
         stats,
         replica,
         follower,
@@ -82,9 +89,11 @@ pub fn router(
         stopping,
     };
     let guarded = Router::new()
+        .nest("/stats/total", of_subject())
         .nest("/stats/uncaught", of_subject())
         .nest("/stats/pacemaker", of_subject())
         .nest("/stats/{kind}/{id}", of_subject())
+        .route("/stats/top", get(top::top))
         .route("/stats/instance/{id}", get(latency::instance))
         .route("/stats/instance/{id}/latency", get(latency::instance))
         .route_layer(middleware::from_fn_with_state(app.clone(), auth::require_read));
@@ -95,15 +104,13 @@ pub fn router(
         .route("/stats/openapi.json", get(openapi_page))
         .merge(guarded)
         .fallback(|| async {
-            let detail = "Unknown path. Use /stats/{kind}/{id}, /stats/uncaught or /stats/pacemaker, each also with /history, /latency or /stream, or /stats/instance/{id}.";
+            let detail = "Unknown path. Use /stats/{kind}/{id}, /stats/total, /stats/uncaught or /stats/pacemaker, each also with /history, /latency or /stream, or /stats/top or /stats/instance/{id}.";
             Problem::new(StatusCode::NOT_FOUND, "not_found", detail)
         })
         .method_not_allowed_fallback(|| async {
             Problem::new(StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed", "Statistics are read-only. Use GET.")
         })
-        .layer(middleware::from_fn(|request, next: Next| {
-            signalbox_daemon::refuse_proxied(request, |request| next.run(request))
-        }))
+        .layer(middleware::from_fn_with_state(app.clone(), admit))
         .layer(middleware::from_fn_with_state(app.clone(), note_forwarded))
         .layer(CatchPanicLayer::custom(panicked))
         .layer(middleware::from_fn(|request, next: Next| {
@@ -119,6 +126,10 @@ fn of_subject() -> Router<App> {
         .route("/history", get(history::history))
         .route("/latency", get(latency::group))
         .route("/stream", get(stream::stream))
+}
+
+async fn admit(State(app): State<App>, request: Request, next: Next) -> Response {
+    app.door.admit(request, |request| next.run(request)).await
 }
 
 /// Counts requests that nginx's admin listener forwarded. nginx marks them with a header and does not log them. A stream is

@@ -11,8 +11,8 @@ use utoipa::{
 
 use super::{
     history, latency, stream,
-    subject::{PACEMAKER, UNCAUGHT_PATH},
-    totals,
+    subject::{PACEMAKER, TOTAL_PATH, UNCAUGHT_PATH},
+    top, totals,
 };
 
 #[derive(OpenApi)]
@@ -23,7 +23,7 @@ use super::{
                        root token (401 `token_missing`, `token_unknown`) or a token with the scope `read` that is not \
                        confined (403 `scope_missing`, `confined_token`)."
     ),
-    paths(totals::totals, history::history, latency::group, latency::instance, stream::stream)
+    paths(totals::totals, top::top, history::history, latency::group, latency::instance, stream::stream)
 )]
 struct Statistics;
 
@@ -41,7 +41,7 @@ pub fn document() -> String {
         .filter_map(|(path, item)| Some((path.strip_prefix("/stats/{kind}/{id}")?.to_owned(), item.clone())))
         .collect();
     for (rest, item) in of_subject {
-        for name in [UNCAUGHT_PATH, PACEMAKER] {
+        for name in [TOTAL_PATH, UNCAUGHT_PATH, PACEMAKER] {
             document.paths.paths.insert(format!("/stats/{name}{rest}"), without_subject(item.clone(), name));
         }
     }

@@ -7,10 +7,12 @@ use axum::{
 use signalbox_store::{Key, StatsSpace, keys::stats};
 
 use super::Problem;
-use crate::line::UNCAUGHT;
+use crate::{fold::TOTAL, line::UNCAUGHT};
 
 /// The path segment of requests for host names without a route.
 pub(super) const UNCAUGHT_PATH: &str = "uncaught";
+/// The path segment of all requests except those to the admin listener.
+pub(super) const TOTAL_PATH: &str = "total";
 /// The path segment, and the log key, of requests to the admin listener.
 pub(super) const PACEMAKER: &str = "pacemaker";
 /// The maximum length of an ID. Longer IDs cannot be registered.
@@ -34,13 +36,14 @@ pub(super) struct Subject {
     pub(super) id: String,
 }
 
-/// From a path below `/stats/uncaught`, `/stats/pacemaker` or `/stats/{kind}/{id}`.
+/// From a path below `/stats/total`, `/stats/uncaught`, `/stats/pacemaker` or `/stats/{kind}/{id}`.
 impl<S: Send + Sync> FromRequestParts<S> for Subject {
     type Rejection = Problem;
 
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Problem> {
         match parts.extensions.get::<MatchedPath>().and_then(|path| path.as_str().split('/').nth(2)) {
             Some(UNCAUGHT_PATH) => Ok(Self { kind: UNCAUGHT_PATH, id: UNCAUGHT.to_owned() }),
+            Some(TOTAL_PATH) => Ok(Self { kind: TOTAL_PATH, id: TOTAL.to_owned() }),
             Some(PACEMAKER) => Ok(Self { kind: PACEMAKER, id: PACEMAKER.to_owned() }),
             _ => {
                 let Path((kind, id)) = Path::<(String, String)>::from_request_parts(parts, state).await?;
@@ -56,7 +59,7 @@ impl Subject {
         let kinds = ["workspace", "application", "version", "version_type", "node"];
         let Some(kind) = kinds.into_iter().find(|known| *known == kind) else {
             let detail = format!(
-                "Unknown kind of statistics. The kinds are {}, instance (latency only), uncaught and pacemaker.",
+                "Unknown kind of statistics. The kinds are {}, instance (latency only), total, uncaught and pacemaker.",
                 kinds.join(", ")
             );
             return Err(Problem::new(StatusCode::NOT_FOUND, "unknown_kind", detail));

@@ -52,6 +52,7 @@ fn summed(
         redirected: field("3xx"),
         client_errors: field("4xx"),
         server_errors: field("5xx"),
+        edge_5xx: field("edge_5xx"),
         informational_percentage: percentage("1xx"),
         successful_percentage: percentage("2xx"),
         redirected_percentage: percentage("3xx"),

@@ -101,13 +101,15 @@ impl Store for RedisStore {
             .arg(tally.gap_bytes)
             .arg(window(commit.under_way))
             .arg(commit.under_way.map_or(0, |window| window.done))
-            .arg(window(commit.then));
+            .arg(window(commit.then))
+            .arg(hashes.iter().filter(|hash| hash.is_ranking).count());
         for hash in &hashes {
             call = call.arg(hash.expire_at.unwrap_or(0)).arg(hash.fields.len());
             for (field, more) in hash.fields {
                 call = match field {
                     Field::Metric(name) => call.arg(name),
                     Field::Number(number) => call.arg(number),
+                    Field::Member(name) => call.arg(&**name),
                 };
                 call = call.arg(more);
             }

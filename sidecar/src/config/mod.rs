@@ -7,8 +7,9 @@ mod value;
 use std::{net::SocketAddr, path::PathBuf};
 
 use serde::Deserialize;
-use signalbox_daemon::{RedisUrl, traces};
-use signalbox_settings::{Flags, Program, Settings, within};
+use signalbox_daemon::{RedisUrl, door::ListenerName, traces};
+use signalbox_seal::Keys;
+use signalbox_settings::{Error, Flags, Loaded, Program, Settings, within};
 use signalbox_store::with_login;
 
 pub use value::{EdgeUrl, Node, TokenDigest};
@@ -32,7 +33,11 @@ pub struct Args {
 #[allow(missing_docs, reason = "`defaults.toml` describes the keys")]
 pub struct Config {
     pub listen: SocketAddr,
+    pub names: Vec<ListenerName>,
     pub root_token_digest: Option<TokenDigest>,
+    daemons_key_file: Option<PathBuf>,
+    #[serde(skip)]
+    pub daemons_keys: Keys,
     pub node: Node,
     pub access_log: PathBuf,
     pub nginx_pid_file: PathBuf,
@@ -91,9 +96,24 @@ impl Settings for Config {
     };
 }
 
+impl Config {
+    /// Completes the settings with what they refer to.
+    ///
+    /// # Errors
+    /// If the file of the keys cannot be used.
+    pub fn complete(loaded: Loaded<Self>) -> Result<Self, Error> {
+        let mut config = loaded.settings;
+        if let Some(path) = &config.daemons_key_file {
+            config.daemons_keys =
+                Keys::read(path).map_err(|why| loaded.places.error("daemons_key_file", why))?;
+        }
+        Ok(config)
+    }
+}
+
 #[cfg(test)]
 mod tests {
-    use signalbox_settings::{Error, Sources, disagreements, load};
+    use signalbox_settings::{Sources, disagreements, load};
 
     use super::*;
 
@@ -101,7 +121,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("s.toml");
         std::fs::write(&file, text).unwrap();
-        load(&Sources { file: Some(file), ..Sources::default() }).map(|loaded| loaded.settings)
+        load(&Sources { file: Some(file), ..Sources::default() }).and_then(Config::complete)
     }
 
     #[test]
@@ -136,6 +156,11 @@ mod tests {
                 "s.toml:2:26: root_token_digest: set either",
             ),
             ("root_token = '0123456789abcdef'", "s.toml:1:1: unknown field `root_token`"),
+            ("names = ['http://x']", "names: `http://x` is not a host name"),
+            (
+                "node = 'n1'\ndaemons_key_file = '/nowhere/key'",
+                "s.toml:2:20: daemons_key_file: /nowhere/key cannot",
+            ),
         ] {
             let error = read(file).unwrap_err().to_string();
             assert!(error.contains(place), "{file}: {error}");

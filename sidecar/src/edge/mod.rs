@@ -46,6 +46,9 @@ const RETRY_DELAY: Duration = Duration::from_millis(300);
 /// The minimum time between two snapshots. It is at least twenty times the duration of the last one.
 const MIN_SNAPSHOT_INTERVAL: Duration = Duration::from_secs(2);
 
+/// How long nginx is not asked again after it showed the table without secrets.
+const HIDDEN_INTERVAL: Duration = Duration::from_secs(30);
+
 /// The last known state of the router.
 #[derive(Debug, Clone, Default)]
 pub struct Report {
@@ -63,6 +66,8 @@ pub struct Report {
     pub in_flight: String,
     /// Server names without a certificate that clients asked for recently, as JSON from nginx.
     pub requested_names: String,
+    /// Ejected instances, as JSON from nginx: address and end of the ejection in unix milliseconds.
+    pub ejected: String,
     /// Requests that never reached the log.
     pub lost: u64,
     /// Snapshots written.
@@ -118,6 +123,9 @@ pub struct Options {
     pub node: String,
     /// The file for the last-known-good table.
     pub snapshot_path: PathBuf,
+    /// What proves to nginx that this is the sidecar. Without it, nginx shows the table without secrets, and no file is
+    /// written.
+    pub proof: Option<String>,
     /// Reads the wall clock, in unix milliseconds.
     pub clock: fn() -> u64,
 }
@@ -149,6 +157,12 @@ impl Service {
 
     /// Watches until `shutdown`.
     pub async fn run(self, shutdown: CancellationToken) {
+        if self.options.proof.is_none() {
+            tracing::warn!(
+                "no snapshot of the route table is written, because daemons_key_file is not set: after a restart without Redis, \
+                 nginx has no routes"
+            );
+        }
         let all = async {
             tokio::join!(self.acknowledgements(), self.reports(), self.checks());
         };
@@ -224,10 +238,12 @@ impl Service {
                     {
                         let mut report = self.watch.lock();
                         report.alarm = status.alarm;
-                        report.in_flight =
-                            status.in_flight.map_or_else(String::new, |counts| counts.get().to_owned());
-                        report.requested_names =
-                            status.requested_names.map_or_else(String::new, |names| names.get().to_owned());
+                        let text = |part: Option<Box<serde_json::value::RawValue>>| {
+                            part.map_or_else(String::new, |part| part.get().to_owned())
+                        };
+                        report.in_flight = text(status.in_flight);
+                        report.requested_names = text(status.requested_names);
+                        report.ejected = text(status.ejected);
                     }
                     self.snapshot(&mut snapshot, status.generation).await;
                 }
@@ -271,12 +287,13 @@ impl Service {
 
     /// Fetches and writes the table if it changed.
     async fn snapshot(&self, state: &mut Snapshot, generation: Option<u64>) {
+        let Some(proof) = &self.options.proof else { return };
         let fresh = generation.is_some() && generation == state.generation;
         if fresh || state.next.is_some_and(|next| Instant::now() < next) {
             return;
         }
         let started = Instant::now();
-        let done = self.fetch(state).await;
+        let done = self.fetch(state, proof).await;
         state.next = Some(Instant::now() + MIN_SNAPSHOT_INTERVAL.max(started.elapsed() * 20));
         match done {
             Ok(written) => {
@@ -284,6 +301,9 @@ impl Service {
                 self.watch.lock().snapshots += u64::from(written);
             }
             Err(error) => {
+                if matches!(error, Failed::Snapshot(snapshot::Error::Hidden)) {
+                    state.next = Some(Instant::now() + HIDDEN_INTERVAL);
+                }
                 let source = std::error::Error::source(&error).map(ToString::to_string);
                 tracing::warn!(%error, source, "route table snapshot failed");
                 self.watch.lock().bad_snapshots +=
@@ -292,8 +312,8 @@ impl Service {
         }
     }
 
-    async fn fetch(&self, state: &mut Snapshot) -> Result<bool, Failed> {
-        let Some((response, tag)) = self.nginx.snapshot(&state.tag).await? else { return Ok(false) };
+    async fn fetch(&self, state: &mut Snapshot, proof: &str) -> Result<bool, Failed> {
+        let Some((response, tag)) = self.nginx.snapshot(&state.tag, proof).await? else { return Ok(false) };
         let kept = snapshot::write(response, &self.options.snapshot_path).await?;
         state.tag = tag;
         Ok(kept)

@@ -11,6 +11,7 @@ use std::{
 use reqwest::{Client, Response, StatusCode, header};
 use serde::Deserialize;
 use serde_json::value::RawValue;
+use signalbox_daemon::door::PROOF;
 
 /// How long nginx delays its answer while nothing changes.
 const WAIT_SECONDS: u64 = 5;
@@ -44,6 +45,8 @@ pub(super) struct Status {
     pub(super) in_flight: Option<Box<RawValue>>,
     /// Server names without a certificate that clients asked for, as an array.
     pub(super) requested_names: Option<Box<RawValue>>,
+    /// Ejected instances, as an object: address and end of the ejection in unix milliseconds.
+    pub(super) ejected: Option<Box<RawValue>>,
 }
 
 /// The used counters of `/edge/connections`.
@@ -118,10 +121,10 @@ impl Nginx {
         connections(&text, unlogged).ok_or(Error::Answer("/edge/connections"))
     }
 
-    /// The text of the table and its tag, unless the tag is still `tag`.
-    pub(super) async fn snapshot(&self, tag: &str) -> Result<Option<(Response, String)>, Error> {
-        let request =
-            self.client.get(format!("{}/edge/snapshot", self.url)).header(header::IF_NONE_MATCH, tag);
+    /// The text of the table and its tag, unless the tag is still `tag`. `proof` is what proves that this is the sidecar.
+    pub(super) async fn snapshot(&self, tag: &str, proof: &str) -> Result<Option<(Response, String)>, Error> {
+        let request = self.client.get(format!("{}/edge/snapshot", self.url));
+        let request = request.header(header::IF_NONE_MATCH, tag).header(&PROOF, proof);
         let response = request.send().await?;
         self.answered.fetch_add(1, Ordering::Relaxed);
         match response.status() {

@@ -29,6 +29,7 @@ pub(super) async fn report(
         .arg(ROUTER_FORGOTTEN_MS / 1000)
         .arg(&report.in_flight)
         .arg(&report.requested_names)
+        .arg(&report.ejected)
         .run::<u64>(stats)
         .await
         .map(drop)

@@ -2,7 +2,8 @@
 //!
 //! One second of traffic of one version type is ten numbers, for any number of requests. [`Fold`] adds lines up in memory, per
 //! key and second, and [`Fold::increments`] derives the rest: totals per key, history per second, rollup per minute, and
-//! response times per key and per instance ([`latency`]). Zeros are never written.
+//! response times per key and per instance ([`latency`]), the same over all keys ([`TOTAL`]), and which keys have most
+//! requests and errors in a minute ([`RANKINGS`]). Zeros are never written.
 //!
 //! A fold counts the Redis increments that it needs and stops at a limit, always at the end of a line. The covered range of
 //! whole lines is a *window*. Its memory is limited for any number of version types. In a larger window, more lines share an
@@ -25,12 +26,17 @@ pub use increments::{
     Field, HISTORY_KEPT_SECONDS, Hash, INSTANCES_KEPT_SECONDS, Increments, Part, ROLLUP_KEPT_SECONDS,
 };
 
-use crate::line::{self, MAX_ANSWERS, Record};
+use crate::line::{self, MAX_ANSWERS, Record, UNCAUGHT};
 use latency::Latency;
 
 /// The names of the metrics in Redis. History and rollup contain all of them.
-pub const METRICS: [&str; 10] =
-    ["requests", "bytes", "timecount", "time", "nginxtime", "1xx", "2xx", "3xx", "4xx", "5xx"];
+pub const METRICS: [&str; 11] =
+    ["requests", "bytes", "timecount", "time", "nginxtime", "1xx", "2xx", "3xx", "4xx", "5xx", "edge_5xx"];
+
+pub use signalbox_store::keys::stats::TOTAL;
+
+/// The rankings of version types in a minute: by requests, and by those that an instance failed or answered with 5xx.
+pub const RANKINGS: [&str; 2] = ["requests", "errors"];
 
 const REQUESTS: usize = 0;
 const BYTES: usize = 1;
@@ -39,11 +45,18 @@ const TIME: usize = 3;
 const NGINXTIME: usize = 4;
 /// The index of `1xx`; the other classes follow.
 const FIRST_CLASS: usize = 5;
+const SERVER_ERRORS: usize = 9;
+/// Those of them that the edge answered without trying an instance.
+const EDGE_ERRORS: usize = 10;
+/// The bits of metrics in a mask.
+const METRIC_BITS: u16 = (1 << METRICS.len()) - 1;
+/// The bit of a request that counts in the ranking by errors.
+const FAILED: u16 = 1 << 15;
 
 /// The version of folding and cutting. Raise it with any change to the parsing of lines, the metrics, the order of the
 /// increments or the size of a part, so that an unfinished window of an older sidecar is not continued. (The digest would
 /// detect this, too; the number shows the reason.)
-pub const FORMAT: u32 = 2;
+pub const FORMAT: u32 = 3;
 
 /// The limits of a window and of a part.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -65,8 +78,8 @@ impl Default for Limits {
 }
 
 /// The maximum increments of one line: requests, bytes, timecount, time, nginxtime and a class, each as total, second and
-/// minute, one code, one bucket of its key and one of each instance.
-const MAX_PER_LINE: usize = 6 * 3 + 1 + 1 + MAX_ANSWERS;
+/// minute, and one bucket, for its key and for all keys; one code; one bucket of each instance; and the rankings.
+const MAX_PER_LINE: usize = 2 * (6 * 3 + 1) + 1 + MAX_ANSWERS + RANKINGS.len();
 
 /// The key of operators' requests to the daemons, which are not instances.
 const OPERATORS: &str = "pacemaker";
@@ -74,7 +87,7 @@ const OPERATORS: &str = "pacemaker";
 /// The maximum stored length of a bad line.
 const SAMPLE_BYTES: usize = 512;
 
-/// The ten metrics of one second or another period.
+/// The metrics of one second or another period.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 struct Cell {
     values: [u64; METRICS.len()],
@@ -86,15 +99,64 @@ struct Cell {
 #[derive(Debug)]
 struct Key {
     name: Arc<str>,
+    /// Whether it is a version type, which is ranked.
+    ranked: bool,
     /// One bit per total that is not zero.
     touched: u16,
     /// Unix seconds. Lines are almost in order, so the last entry nearly always matches.
     seconds: Vec<(u64, Cell)>,
-    /// Unix seconds of minutes, with the metrics that are not zero in each.
+    /// Unix seconds of minutes, with the metrics that are not zero in each, and whether a request [`FAILED`].
     minutes: Vec<(u64, u16)>,
     /// Status codes. A key has a handful, so searching a list beats hashing.
     codes: Vec<(u16, u64)>,
     latency: Latency,
+}
+
+/// Which increments the sums over all keys need. The sums themselves are made from those of the keys.
+#[derive(Debug, Default)]
+struct Total {
+    touched: u16,
+    seconds: Vec<(u64, u16)>,
+    minutes: Vec<(u64, u16)>,
+    /// Unix seconds of minutes, with one bit per bucket.
+    buckets: Vec<(u64, u32)>,
+}
+
+impl Total {
+    /// Records what a line changes. Returns the number of new increments.
+    fn touch(&mut self, second: u64, touched: u16, ms: Option<u64>) -> usize {
+        let (touched, minute) = (touched & METRIC_BITS, second - second % 60);
+        let mut new = mark(&mut self.seconds, second, touched);
+        // What is not new in its second is not new in its minute.
+        if new > 0 {
+            new += mark(&mut self.minutes, minute, touched);
+            new += (touched & !self.touched).count_ones();
+            self.touched |= touched;
+        }
+        if let Some(ms) = ms {
+            new += mark(&mut self.buckets, minute, 1 << latency::bucket(ms));
+        }
+        new as usize
+    }
+}
+
+/// Sets bits of a time, and returns how many were not set before. The last time nearly always matches.
+fn mark<T>(times: &mut Vec<(u64, T)>, at: u64, bits: T) -> u32
+where
+    T: Copy + Into<u32> + std::ops::BitOrAssign,
+{
+    match times.iter().rposition(|(time, _)| *time == at) {
+        Some(place) => {
+            let set = &mut times[place].1;
+            let new = bits.into() & !(*set).into();
+            *set |= bits;
+            new.count_ones()
+        }
+        None => {
+            times.push((at, bits));
+            bits.into().count_ones()
+        }
+    }
 }
 
 /// The response times of one instance.
@@ -111,6 +173,7 @@ pub struct Fold {
     index: HashMap<Arc<str>, usize, FxBuildHasher>,
     instances: Vec<Instance>,
     instance_index: HashMap<Arc<str>, usize, FxBuildHasher>,
+    total: Total,
     /// The key of the previous line. On a router with one busy application, no hash is computed.
     last: usize,
     increments: usize,
@@ -172,7 +235,10 @@ impl Fold {
         let new = touched & !cell.touched;
         if new != 0 {
             cell.touched |= new;
-            self.increments += new.count_ones() as usize + key.touch(second, touched);
+            self.increments += (new & METRIC_BITS).count_ones() as usize + key.touch(second, touched);
+        }
+        if record.key != OPERATORS {
+            self.increments += self.total.touch(second, touched, record.upstream_ms);
         }
         if (100..=599).contains(&record.code) {
             self.increments += key.count_code(record.code);
@@ -279,6 +345,10 @@ impl Cell {
             let metric = FIRST_CLASS + usize::from(class) - 1;
             values[metric] += 1;
             touched |= 1 << metric;
+            if metric == SERVER_ERRORS {
+                values[EDGE_ERRORS] += u64::from(record.by_edge);
+                touched |= if record.by_edge { 1 << EDGE_ERRORS } else { FAILED };
+            }
         }
         touched
     }
@@ -287,6 +357,7 @@ impl Cell {
 impl Key {
     fn new(name: Arc<str>) -> Self {
         Self {
+            ranked: ![UNCAUGHT, OPERATORS].contains(&&*name),
             name,
             touched: 0,
             seconds: Vec::new(),
@@ -314,10 +385,15 @@ impl Key {
             self.minutes.len() - 1
         });
         let in_minute = &mut self.minutes[at].1;
-        let new = (touched & !*in_minute).count_ones() + (touched & !self.touched).count_ones();
+        let new = touched & !*in_minute;
         *in_minute |= touched;
-        self.touched |= touched;
-        new as usize
+        let metrics = touched & METRIC_BITS;
+        let mut increments = (new & METRIC_BITS).count_ones() + (metrics & !self.touched).count_ones();
+        self.touched |= metrics;
+        if self.ranked {
+            increments += (new & (1 << REQUESTS | FAILED)).count_ones();
+        }
+        increments as usize
     }
 
     /// Counts a status code. Returns 1 if it is the key's first of that code.
@@ -441,6 +517,39 @@ mod tests {
     }
 
     #[test]
+    fn all_requests_of_applications_are_added_up_and_version_types_are_ranked() {
+        let mut fold = Fold::default();
+        let minute = 7_260_000;
+        for (key, code, upstream) in
+            [(17, 200, "0.004"), (17, 502, "0.001"), (17, 503, "-"), (18, 503, "-"), (18, 200, "0.004")]
+        {
+            fold.line(line(key, minute, code, 10, upstream).as_bytes());
+        }
+        for other in ["null", "pacemaker"] {
+            let line =
+                line(17, minute, 500, 10, "0.001").replace("\"key\":\"17\"", &format!("\"key\":\"{other}\""));
+            fold.line(line.as_bytes());
+        }
+        let mut counters = Counters::new();
+        add(&mut counters, &fold);
+        let hash = |name: &str| counters.get(name).cloned().unwrap_or_default();
+        let fields = |pairs: &[(&str, u64)]| -> BTreeMap<String, u64> {
+            pairs.iter().map(|(field, value)| ((*field).to_owned(), *value)).collect()
+        };
+        let total = hash("stat:*");
+        assert_eq!((total["requests"], total["5xx"], total["edge_5xx"], total["timecount"]), (6, 4, 2, 4));
+        assert_eq!(hash("history:*:7200:requests"), fields(&[("7260", 6)]));
+        assert_eq!(hash("rollup:*:7200:edge_5xx"), fields(&[("7260", 2)]));
+        assert_eq!(hash("latency:*:7200:6"), fields(&[("7260", 2)]));
+        assert_eq!(hash("ranking:7260:requests"), fields(&[("17", 3), ("18", 2)]));
+        // What the edge answered itself is not an error of a version type.
+        assert_eq!(hash("ranking:7260:errors"), fields(&[("17", 1)]));
+        let increments = fold.increments();
+        let ranked: Vec<bool> = increments.whole().hashes().map(|hash| hash.is_ranking).collect();
+        assert!(ranked.is_sorted(), "rankings come last");
+    }
+
+    #[test]
     fn an_unknown_status_code_has_no_class() {
         let mut fold = Fold::default();
         fold.line(line(1, 0, 0, 1, "-").as_bytes());
@@ -521,12 +630,21 @@ mod tests {
                 .filter(|(key, _)| key.starts_with("stat:"))
                 .map(|(_, fields)| fields["requests"])
                 .sum();
-            prop_assert_eq!(requests, lines.len() as u64);
+            let total = whole.get("stat:*").map_or(0, |fields| fields["requests"]);
+            prop_assert_eq!((total, requests), (lines.len() as u64, 2 * lines.len() as u64));
             let sum = |begins: &str| -> u64 {
                 whole.iter().filter(|(key, _)| key.starts_with(begins)).flat_map(|(_, fields)| fields.values()).sum()
             };
             let answered = lines.iter().filter(|(.., upstream)| upstream != "-").count() as u64;
-            prop_assert_eq!((sum("latency:"), sum("instance_latency:")), (answered, answered));
+            prop_assert_eq!((sum("latency:"), sum("instance_latency:")), (2 * answered, answered));
+            let ranked = |by: &str| -> u64 {
+                whole.iter()
+                    .filter(|(key, _)| key.starts_with("ranking:") && key.ends_with(by))
+                    .flat_map(|(_, fields)| fields.values())
+                    .sum()
+            };
+            let failed = lines.iter().filter(|(_, _, code, _, upstream)| upstream != "-" && code / 100 == 5).count();
+            prop_assert_eq!((ranked(":requests"), ranked(":errors")), (lines.len() as u64, failed as u64));
         }
     }
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use reqwest::{Client, StatusCode};
 use serde_json::Value;
 use sha2::{Digest, Sha256};
-use signalbox_daemon::traces::Counts;
+use signalbox_daemon::{door::Door, traces::Counts};
 use signalbox_sidecar::{
     api,
     config::TokenDigest,
@@ -43,8 +43,16 @@ impl Api {
         let digits = Sha256::digest(ROOT).iter().map(|byte| format!("{byte:02x}")).collect::<String>();
         // As sha256sum prints it.
         let root = TokenDigest::try_from(format!("{digits}  token\n")).unwrap();
-        let router =
-            api::router(stats, Some(replica), Some(&root), metrics, follower.clone(), edge, stopping.clone());
+        let router = api::router(
+            stats,
+            Some(replica),
+            Some(&root),
+            Door::default(),
+            metrics,
+            follower.clone(),
+            edge,
+            stopping.clone(),
+        );
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let base = format!("http://{}", listener.local_addr().unwrap());
         tokio::spawn(axum::serve(listener, router).into_future());

@@ -127,6 +127,30 @@ fn history_expires_by_its_hour() {
     assert_eq!(expires(&format!("latency:17:{hour}:6")), hour + 3600 + 14 * 86_400);
     assert_eq!(expires(&format!("instance_latency:127.0.0.1:9001:{hour}:6")), hour + 3600 + 2 * 86_400);
     assert_eq!(bench.redis.cli(&["TTL", "stat:17"]), "-1");
+    let minute = now - now % 60;
+    assert_eq!(expires(&format!("ranking:{minute}:requests")), minute + 60 + 600);
+}
+
+#[test]
+fn a_ranking_adds_up_and_keeps_the_highest_numbers() {
+    let bench = Bench::new();
+    let mut store = bench.store("a");
+    let (start, _) = owned(store.claim(false).unwrap());
+    let now: u64 = bench.redis.cli(&["TIME"]).lines().next().unwrap().parse().unwrap();
+    let ranking = format!("ranking:{}:requests", now - now % 60);
+    let fill = "for n = 2, 12000 do redis.call('ZADD', KEYS[1], n, 'v' .. n) end";
+    bench.redis.cli(&["EVAL", fill, "1", &ranking]);
+    let one = line_at("zz", now * 1000);
+    assert_eq!(commit(&mut store, &start, &at(9), &fold(&[one.clone(), one.clone()])), DONE);
+    assert_eq!(bench.redis.cli(&["ZSCORE", &ranking, "zz"]), "2");
+    assert_eq!(bench.redis.cli(&["ZCARD", &ranking]), "12000", "it may grow a little before it is cut");
+    let many: Vec<String> = (0..1000).map(|_| line_at("zz", now * 1000)).collect();
+    let lines = fold(&[many, vec![line_at("new", now * 1000)]].concat());
+    assert_eq!(commit(&mut store, &at(9), &at(20), &lines), DONE);
+    assert_eq!(bench.redis.cli(&["ZCARD", &ranking]), "10000");
+    assert_eq!(bench.redis.cli(&["ZSCORE", &ranking, "zz"]), "1002");
+    assert_eq!(bench.redis.cli(&["ZSCORE", &ranking, "v2000"]), "");
+    assert_eq!(bench.redis.cli(&["ZRANGE", &ranking, "0", "0", "REV"]), "v12000");
 }
 
 #[test]
@@ -279,8 +303,9 @@ fn a_key_of_the_wrong_type_loses_only_its_own_counters() {
     bench.redis.cli(&["HSET", "stat:18", "requests", "many"]);
     let mut store = bench.store("a");
     let (start, _) = owned(store.claim(false).unwrap());
+    bench.redis.cli(&["SET", "ranking:4102446120:requests", "mine"]);
     let lines = fold(&[line("17"), line("18"), line("19")]);
-    assert_eq!(commit(&mut store, &start, &at(900), &lines), Outcome::Committed { refused: 8 });
+    assert_eq!(commit(&mut store, &start, &at(900), &lines), Outcome::Committed { refused: 11 });
     assert_eq!(bench.redis.cli(&["HGET", "stat:18", "bytes"]), "512");
     assert_eq!(bench.redis.cli(&["HGET", "stat:19", "requests"]), "1");
     assert_eq!(bench.redis.cli(&["GET", "position:n1"]), "900");

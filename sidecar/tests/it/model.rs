@@ -4,7 +4,7 @@ use std::{cell::RefCell, collections::BTreeMap, collections::VecDeque, rc::Rc};
 
 use signalbox_sidecar::{
     commit::{Claim, Commit, Error, Outcome, Store, Tally, Window},
-    fold::{Field, Hash},
+    fold::{Field, Hash, TOTAL},
     place::Place,
 };
 use signalbox_store::Kind;
@@ -180,11 +180,12 @@ impl Store for Connection {
         let key = |name: &str| name.split(':').nth(1).map(str::to_owned).unwrap_or_default();
         let requests = |hash: &Hash<'_>| {
             let field = hash.fields.iter().find(|(field, _)| *field == Field::Metric("requests"))?;
-            hash.key.as_str().starts_with("stat:").then(|| (key(hash.key.as_str()), field.1))
+            let name = hash.key.as_str();
+            (name.starts_with("stat:") && key(name) != TOTAL).then(|| (key(hash.key.as_str()), field.1))
         };
         let history = |hash: &Hash<'_>| {
             let name = hash.key.as_str();
-            let wanted = name.starts_with("history:") && name.ends_with(":requests");
+            let wanted = name.starts_with("history:") && name.ends_with(":requests") && key(name) != TOTAL;
             wanted.then(|| (key(name), hash.fields.iter().map(|(_, more)| more).sum()))
         };
         let written = Written {

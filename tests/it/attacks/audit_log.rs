@@ -208,3 +208,118 @@ async fn every_kind_of_change_is_recorded_with_what_was_there_before() {
     assert!(!Value::from(all).to_string().contains("secret-of-the-callback"));
     bus.system.stop().await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_machine_changes_is_recorded_with_its_label() {
+    let system = System::start("audit-machine").await;
+    let (old, new) = (App::start("old").await, App::start("new").await);
+    system.register("old-1", &old, "m1.test", "1").await;
+    let yaml = "state_machines:\n  canary:\n    hosts: [m1.test]\n    states:\n      - {action: act, route: {host: m1.test, \
+        shares: [{version_type: \"1\", percent: 0}, {version_type: <metadata.version>, percent: 100}], register: \
+        {version_type: <metadata.version>, instances: [ADDRESS]}, retire: {version_type: \"1\", drain: 1h}}, next: done}\n      \
+        - {gate: done}\n";
+    let yaml = yaml.replace("ADDRESS", &format!("\"{}\"", new.address));
+    let wanted = json!({"name": "team", "scopes": ["machines", "routes"], "machines": ["canary"], "hosts": ["m1.test"],
+        "version_types": ["2"]});
+    let team = system.api("POST", "/tokens", Some(wanted)).await.json()["token"].as_str().unwrap().to_owned();
+    let ask = async |target: &str, request: Request| {
+        let answer = request.token(&team).send(system.admin).await.unwrap();
+        assert!(answer.status < 300, "{target}: {}", answer.text());
+        answer.json()
+    };
+    let post = |target: &str| Request::new("POST", &system.admin.to_string(), target);
+    let plan = "/state-machines/canary/plan";
+    let planned = ask(plan, post(plan).header("Content-Type", "application/yaml").body(yaml)).await;
+    let apply = "/state-machines/canary/apply";
+    ask(apply, post(apply).json(&json!({"plan": planned["plan"]}))).await;
+    for (label, version) in [("bad", "shop-7"), ("l 1", "2")] {
+        let target = format!("/state-machines/canary/labels/{}", label.replace(' ', "%20"));
+        ask(&target, post(&target).json(&json!({"metadata": {"version": version, "card": "4111"}}))).await;
+        eventually("the machine to act", || async {
+            let now = system.api("GET", &target, None).await.json();
+            if now["state"] == "done" || now["status"] == "errored" { Ok(()) } else { Err(now.to_string()) }
+        })
+        .await;
+    }
+    let found = records(&system, "who=machine:canary").await;
+    let find = |target: &str| {
+        let one = found.iter().find(|record| record["target"] == target && record["label"] == "l 1");
+        one.unwrap_or_else(|| panic!("{target}: {found:?}"))
+    };
+    let shares = find("/hosts/m1.test");
+    assert_eq!((&shares["kind"], &shares["method"]), (&json!("change"), &json!("PUT")), "{shares}");
+    assert_eq!(
+        shares["after"]["rules"]["shares"][1],
+        json!({"version_type": "2", "percent": 100}),
+        "{shares}"
+    );
+    assert_eq!((&shares["before"], &shares["address"]), (&Value::Null, &Value::Null), "{shares}");
+    let id = found
+        .iter()
+        .filter_map(|record| record["target"].as_str())
+        .find(|target| target.starts_with("/instances/machine:"));
+    let registered = find(id.unwrap());
+    assert_eq!(registered["after"]["address"], new.address.to_string(), "{registered}");
+    let drained = find("/instances/old-1/drain");
+    assert_eq!(
+        (&drained["before"]["state"], &drained["after"]["state"]),
+        (&json!("active"), &json!("draining"))
+    );
+    let refused = found.iter().find(|record| record["label"] == "bad").unwrap();
+    assert_eq!(
+        (&refused["kind"], &refused["code"], &refused["status"]),
+        (&json!("refused"), &json!("version_type_not_allowed"), &json!(403)),
+        "{refused}"
+    );
+    system.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn changes_are_recorded_with_both_values_and_without_metadata() {
+    let bus = Bus::start("audit-values").await;
+    let system = &bus.system;
+    let receiver = Receiver::start().await;
+    let wanted =
+        |topic: &str| json!({"topics": [topic], "callback": format!("{}/hooks/k-e-y", receiver.url())});
+    for topic in ["orders", "payments"] {
+        let answer = system.api("POST", "/subscription", Some(wanted(topic))).await;
+        assert_eq!(answer.status, 204, "{}", answer.text());
+    }
+    let subscribed = &records(&system, "target=/subscription").await[0];
+    assert_eq!(
+        (&subscribed["before"]["topics"], &subscribed["after"]["topics"]),
+        (&json!(["orders"]), &json!(["payments"]))
+    );
+    let secret = json!({"value": "not-for-everyone", "address": "https://a.test/"});
+    let target = "/state-machines/own/secrets/KEY";
+    assert_eq!(system.api("PUT", target, Some(secret)).await.status, 200);
+    assert_eq!(system.api("DELETE", target, None).await.status, 204);
+    let secrets = records(&system, &format!("target={target}")).await;
+    assert_eq!(
+        (&secrets[1]["before"], &secrets[1]["after"]["address"]),
+        (&Value::Null, &json!("https://a.test/"))
+    );
+    assert_eq!(
+        (&secrets[0]["before"]["address"], &secrets[0]["after"]),
+        (&json!("https://a.test/"), &Value::Null)
+    );
+    // Operations of operators are changes; the metadata of labels is data.
+    let yaml = "state_machines:\n  own:\n    states: [{gate: asked, exit_condition: metadata.go, triggers: [{metadata: go}], \
+        next: done}, {gate: done}]\n";
+    system.apply("own", yaml).await;
+    let label = "/state-machines/own/labels/l";
+    assert_eq!(system.api("POST", label, Some(json!({"metadata": {"card": "4111"}}))).await.status, 201);
+    let set = json!({"operation": "set", "metadata": {"note": "4222"}});
+    assert_eq!(system.api("POST", &format!("{label}/operations"), Some(set.clone())).await.status, 200);
+    let filter = json!({"operation": "suspend", "filter": {"metadata": {"card": "4111"}}});
+    assert_eq!(system.api("POST", "/state-machines/own/tasks", Some(filter)).await.status, 202);
+    assert_eq!(system.api("POST", &format!("{label}/operations"), Some(set)).await.status, 200);
+    let all = Value::from(records(&system, "limit=1000").await).to_string();
+    assert!(all.contains("/operations") && all.contains("/tasks"), "{all}");
+    let log = system.log_text(&System::PACEMAKER);
+    for secret in ["4111", "4222", "not-for-everyone", "k-e-y"] {
+        assert!(!all.contains(secret), "{secret}: {all}");
+        assert!(!log.contains(secret), "{secret} is in the log of the pacemaker");
+    }
+    bus.system.stop().await;
+}

@@ -1,6 +1,7 @@
 //! A token that is confined to an environment or to hosts tries to read the data of another tenant, everywhere.
 
 use serde_json::{Value, json};
+use signalbox_testkit::eventually;
 use signalbox_tests::{
     events::Stream,
     http::{Request, Response},
@@ -103,6 +104,8 @@ async fn targets(system: &System) -> Vec<String> {
         "/dashboard/policy?name=b.test",
         "/stats/application/application",
         "/stats/uncaught",
+        "/stats/total",
+        "/stats/top",
         "/stats/pacemaker/history",
         "/stats/instance/theirs",
         "/events?environment=6",
@@ -451,11 +454,9 @@ async fn a_token_registers_instances_only_under_its_version_types() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn names_in_metrics_are_read_through_the_admin_listener_or_with_a_token() {
-    let system = System::with("attack-metrics", |builder| {
-        let fronts = toml::Table::from_iter([("fronts".to_owned(), vec!["127.0.0.1/32"].into())]);
-        builder.pacemaker("login", fronts)
-    })
-    .await;
+    let system =
+        System::with("attack-metrics", |builder| builder.pacemaker("metrics_networks", vec!["127.0.0.1/32"]))
+            .await;
     make(&system, "PUT", &format!("/queues/{}", SECRET.replace('-', "_")), json!({"pattern": ".*"})).await;
     let name = SECRET.replace('-', "_");
     let reader = system.token("reader", &["read"]).await;
@@ -480,5 +481,120 @@ async fn names_in_metrics_are_read_through_the_admin_listener_or_with_a_token() 
     assert!(elsewhere(Some(&reader)).await.contains(&name));
     let admin = system.edge_api("/metrics").await;
     assert!(admin.status == 200 && admin.text().contains(&name), "{}", admin.text());
+    system.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_exists_elsewhere_is_answered_like_what_does_not_exist() {
+    let system = System::start("attack-enumeration").await;
+    let (app, own) = (App::start("theirs").await, App::start("own").await);
+    system.register("theirs", &app, "b.test", "2").await;
+    system.register("own", &own, "x.a.test", "1").await;
+    let authority = Authority::new("b.test");
+    let issued = authority.issue("b.test", "b.test");
+    let certificate = json!({"chain": issued.chain, "key": issued.key});
+    make(&system, "PUT", "/certificates/b.test?wait=20s", certificate).await;
+    system.apply("theirs", &MACHINE.replace("drip", "theirs")).await;
+    make(&system, "POST", "/state-machines/theirs/labels/one", json!({"metadata": {}})).await;
+    let lists = json!({"hosts": ["*.a.test"], "machines": ["own"]});
+    let token = confined(&system, "team-a", &["routes", "read", "facts", "machines"], &lists).await;
+    let document = system.api("GET", "/openapi.json", None).await.json();
+    // IDs of instances are one name space: a PUT cannot take one that is in use, and a DELETE does not pretend to have removed it.
+    let open = ["PUT /instances/{id}", "DELETE /instances/{id}"];
+    let mut compared = 0;
+    for (path, methods) in document["paths"].as_object().unwrap() {
+        let names = match path.split('/').nth(1).unwrap() {
+            "instances" => ["theirs", "absent"],
+            "hosts" | "certificates" | "acme" => ["b.test", "c.test"],
+            "state-machines" => ["theirs", "absent"],
+            _ => continue,
+        };
+        let parameters = ["{id}", "{hostname}", "{server_name}", "{machine}"];
+        let Some(parameter) = parameters.into_iter().find(|parameter| path.contains(parameter)) else {
+            continue;
+        };
+        let rest = |path: &str| {
+            let path = path.replace("{label}", "one").replace("{version}", "1").replace("{task}", "1");
+            path.replace("{secret}", "KEY")
+        };
+        for method in ["get", "put", "post", "patch", "delete"] {
+            let operation = format!("{} {path}", method.to_uppercase());
+            if methods.get(method).is_none() || open.contains(&&*operation) {
+                continue;
+            }
+            let mut answers = Vec::new();
+            for name in names {
+                let body = json!({"message": "m", "operation": "skip", "metadata": {}});
+                let body = if path.ends_with("/errors") { json!({"message": "m"}) } else { body };
+                let body = if path.ends_with("/drain") { json!({}) } else { body };
+                let target = rest(&path.replace(parameter, name));
+                let body = Some(&body).filter(|_| method != "get");
+                let answer = ask(&system, &token, &method.to_uppercase(), &target, body).await;
+                let mut text = answer.text().replace(name, "NAME");
+                if let Some(at) = text.find("\"request_id\"") {
+                    text.truncate(at);
+                }
+                answers.push((answer.status, text));
+            }
+            assert_eq!(answers[0], answers[1], "{operation}");
+            assert!((400..500).contains(&answers[0].0), "{operation}: {answers:?}");
+            compared += 1;
+        }
+    }
+    assert!(compared > 40, "{compared}");
+    for page in ["instances", "host", "machines"] {
+        let mut answers = Vec::new();
+        let names = if page == "host" { ["b.test", "c.test"] } else { ["theirs", "absent"] };
+        for name in names {
+            let answer = ask(&system, &token, "GET", &format!("/dashboard/{page}?name={name}"), None).await;
+            answers.push(answer.status);
+        }
+        assert_eq!(answers[0], answers[1], "{page}");
+    }
+    system.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_event_names_no_event_of_another_tenant_to_a_confined_reader() {
+    let mut bus = receiver::allowed();
+    bus.insert("max_attempts".to_owned(), 1.into());
+    let system = System::with("attack-prev", |builder| builder.pacemaker("bus", bus)).await;
+    make(&system, "PUT", "/queues/all", json!({"pattern": ".*"})).await;
+    let receiver = Receiver::answering(|_| receiver::Answer::status("500 Internal Server Error")).await;
+    let scopes = ["subscribe", "publish", "queues", "read"];
+    let token = confined(&system, "tenant-5", &scopes, &json!({"environments": ["5"]})).await;
+    let wanted = json!({"topics": ["orders"], "callback": receiver.url(), "timeout": 0});
+    assert_eq!(ask(&system, &token, "POST", "/subscription", Some(&wanted)).await.status, 204);
+    let mut stream = Stream::open(system.admin, &token, "/events?environment=5", None).await;
+    let event = |environment: &str| json!({"type": "update", "url": "https://a.test/1", "environment": environment, "object": "tenant5:2"});
+    make(&system, "POST", "/topics/orders/events", json!([event("5"), event("6"), event("5")])).await;
+    let events = stream.take(2).await;
+    let streamed: Vec<Value> = events.iter().map(|event| event.json()).collect();
+    let dead = std::sync::Mutex::new(Value::Null);
+    eventually("dead letters", || async {
+        let letters = ask(&system, &token, "GET", "/subscriber/dead", None).await.json();
+        let complete = letters["dead"].as_array().unwrap().len() == 2;
+        *dead.lock().unwrap() = letters.clone();
+        if complete { Ok(()) } else { Err(letters.to_string()) }
+    })
+    .await;
+    let in_five = json!({"environment": "5", "max": 10});
+    let peeked = ask(&system, &token, "POST", "/queues/all/peek", Some(&json!({"environment": "5"}))).await;
+    let pulled = ask(&system, &token, "POST", "/queues/all/pull", Some(&in_five)).await;
+    assert_eq!(pulled.json()["messages"].as_array().unwrap().len(), 2, "{}", pulled.text());
+    for (door, shown) in [
+        ("the stream", Value::from(streamed).to_string()),
+        ("the webhook", Value::from(receiver.events()).to_string()),
+        ("its dead letters", dead.into_inner().unwrap().to_string()),
+        ("peek", peeked.text()),
+        ("pull", pulled.text()),
+    ] {
+        assert!(shown.contains("https://a.test/1"), "{door}: {shown}");
+        assert!(!shown.contains("\"prev\"") && !shown.contains("\"tprev\""), "{door}: {shown}");
+    }
+    // Others see how the events follow each other.
+    let mut all = Stream::open(system.admin, &system.token, "/events?topic=orders", None).await;
+    make(&system, "POST", "/topics/orders/events", json!([event("5")])).await;
+    assert!(all.take(1).await[0].json()["prev"].is_number());
     system.stop().await;
 }

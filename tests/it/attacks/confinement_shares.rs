@@ -191,7 +191,7 @@ async fn one_token_does_not_fill_the_route_table() {
     let put = async |token: &str, id: &str, port: u16, host: &str| {
         let body =
             json!({"address": format!("127.0.0.1:{port}"), "hostnames": [host], "version_type_id": "7"});
-        let request = Request::new("PUT", "admin", &format!("/instances/{id}")).token(token).json(&body);
+        let request = Request::new("PUT", "localhost", &format!("/instances/{id}")).token(token).json(&body);
         request.send(system.pacemaker).await.unwrap()
     };
     let greedy = system.token("greedy", &["routes"]).await;
@@ -202,7 +202,8 @@ async fn one_token_does_not_fill_the_route_table() {
     assert_eq!((refused.status, refused.json()["code"].as_str()), (429, Some("token_limit_reached")));
     let problem = refused.json();
     assert!(problem["limit"] == 2 && problem["detail"].as_str().unwrap().contains("limits.token_instances"));
-    let gone = Request::get("admin", "/instances/i-3").token(&greedy).send(system.pacemaker).await.unwrap();
+    let gone =
+        Request::get("localhost", "/instances/i-3").token(&greedy).send(system.pacemaker).await.unwrap();
     assert_eq!(gone.status, 404, "{}", gone.text());
     // What it has can be changed, repeated and replaced.
     assert_eq!(put(&greedy, "i-1", 4001, "a2.test").await.status, 200);
@@ -214,11 +215,11 @@ async fn one_token_does_not_fill_the_route_table() {
     assert_eq!(put(&system.token, "r-1", 4201, "r.test").await.status, 201);
     assert_eq!(put(&system.token, "i-2", 4002, "b2.test").await.status, 200);
     assert_eq!(put(&greedy, "i-3", 4003, "c.test").await.status, 201);
-    let delete = Request::new("DELETE", "admin", "/instances/i-3").token(&greedy);
+    let delete = Request::new("DELETE", "localhost", "/instances/i-3").token(&greedy);
     assert_eq!(delete.send(system.pacemaker).await.unwrap().status, 204);
     assert_eq!(put(&greedy, "i-5", 4005, "e.test").await.status, 201);
     let metrics =
-        Request::get("admin", "/metrics").token(&system.token).send(system.pacemaker).await.unwrap();
+        Request::get("localhost", "/metrics").token(&system.token).send(system.pacemaker).await.unwrap();
     let counted = r#"signalbox_pacemaker_limited_requests_total{code="token_limit_reached"} 2"#;
     assert!(metrics.text().lines().any(|line| line == counted), "{}", metrics.text());
     system.stop().await;
@@ -232,7 +233,7 @@ async fn one_token_does_not_create_labels_without_end() {
     .await;
     let call = async |token: &str, method: &str, target: &str, body: Value| {
         let target = format!("/state-machines/m{target}");
-        let request = Request::new(method, "admin", &target).token(token);
+        let request = Request::new(method, "localhost", &target).token(token);
         let request = match body {
             Value::Null => request,
             Value::String(yaml) => request.header("Content-Type", "application/yaml").body(yaml),
@@ -276,7 +277,7 @@ async fn one_token_does_not_take_all_dumps() {
     }
     let greedy = system.token("greedy", &["read"]).await;
     let other = system.token("other", &["read"]).await;
-    let dump = |token: &str| Request::get("admin", "/routes/dump").token(token);
+    let dump = |token: &str| Request::get("localhost", "/routes/dump").token(token);
     let mut held = Vec::new();
     for _ in 0..2 {
         let mut connection = Connection::open(system.pacemaker).await.unwrap();

@@ -1,5 +1,5 @@
-//! A token that was revoked tries to stay in use: by the webhook that it subscribed, by the streams that it opened, and by a later
-//! token of its name.
+//! A token that was revoked tries to stay in use: by the webhook that it subscribed, by the streams that it opened, by the tasks
+//! that it started, and by a later token of its name.
 
 use serde_json::{Value, json};
 use signalbox_testkit::eventually;
@@ -154,5 +154,59 @@ async fn the_streams_of_a_revoked_token_end() {
     }
     publish(&system, 1).await;
     assert_eq!(of_root.take(1).await[0].json()["url"], "https://shop.example/1");
+    system.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_tasks_of_a_revoked_token_end() {
+    let system = System::with("attack-tasks", |builder| builder.without_nginx().without_sidecar()).await;
+    let yaml = "state_machines:\n  own:\n    states: [{gate: asked, exit_condition: metadata.go, triggers: [{metadata: go}], \
+        next: done}, {gate: done}]\n";
+    let api = async |method: &str, target: &str, body: Option<Value>| {
+        system.api_at(system.pacemaker, method, target, body).await
+    };
+    let plan = Request::new("POST", "admin", "/state-machines/own/plan").token(&system.token);
+    let plan =
+        plan.header("Content-Type", "application/yaml").body(yaml).send(system.pacemaker).await.unwrap();
+    let plan = json!({"plan": plan.json()["plan"]});
+    assert_eq!(api("POST", "/state-machines/own/apply", Some(plan)).await.status, 200);
+    let labels: Vec<Value> = (0..200).map(|n| json!({"name": format!("l{n:03}"), "metadata": {}})).collect();
+    let labels = json!({"labels": labels});
+    assert_eq!(api("POST", "/state-machines/own/labels", Some(labels)).await.status, 200);
+    let secret = async |name: &str| {
+        let new = json!({"name": name, "scopes": ["machines"], "machines": ["own"]});
+        api("POST", "/tokens", Some(new)).await.json()["token"].as_str().unwrap().to_owned()
+    };
+    let (revoked, kept, expiring) = (secret("revoked").await, secret("kept").await, secret("expiring").await);
+    let start = async |token: &str| {
+        // One label per second: it would take minutes.
+        let task = json!({"operation": "evaluate", "filter": {}, "rate": 1});
+        let request = Request::new("POST", "admin", "/state-machines/own/tasks").token(token).json(&task);
+        let started = request.send(system.pacemaker).await.unwrap();
+        assert_eq!(started.status, 202, "{}", started.text());
+        started.json()["id"].as_str().unwrap().to_owned()
+    };
+    let (of_revoked, of_kept, of_expiring) =
+        (start(&revoked).await, start(&kept).await, start(&expiring).await);
+    let state = async |id: &str| {
+        let task = api("GET", &format!("/state-machines/own/tasks/{id}"), None).await.json();
+        task["state"].as_str().unwrap().to_owned()
+    };
+    assert_eq!(api("DELETE", "/tokens/revoked", None).await.status, 204);
+    // A new token of this name does not continue them.
+    secret("revoked").await;
+    let digest: String = system.cli(System::FABRIC, "HGET tokens:names expiring").await;
+    let record: String = system.cli(System::FABRIC, &format!("HGET tokens {digest}")).await;
+    let mut record: Value = serde_json::from_str(&record).unwrap();
+    record["expires_ms"] = json!(1);
+    system.cli::<()>(System::FABRIC, &format!("HSET tokens {digest} {record}")).await;
+    for id in [&of_revoked, &of_expiring] {
+        eventually("the task to end with its token", || async {
+            let now = state(id).await;
+            if now == "canceled" { Ok(()) } else { Err(now) }
+        })
+        .await;
+    }
+    assert_eq!(state(&of_kept).await, "running", "another token's task continues");
     system.stop().await;
 }

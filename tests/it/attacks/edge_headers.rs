@@ -18,7 +18,7 @@ use super::raw::Raw;
 use crate::fuzz::edge::{DATA, END_STREAM, GOAWAY, HEADERS, RST_STREAM, connection};
 
 /// Headers by which proxies report what they know about the client.
-pub(super) const CLAIMS: [(&str, &str); 18] = [
+pub(super) const CLAIMS: [(&str, &str); 19] = [
     ("X-Forwarded-For", "6.6.6.6"),
     ("X-Forwarded-Proto", "https"),
     ("X-Forwarded-Host", "claimed.test"),
@@ -36,6 +36,7 @@ pub(super) const CLAIMS: [(&str, &str); 18] = [
     ("X-Signalbox-Error", "claimed"),
     ("X-Signalbox-Accept", "claimed"),
     ("X-Signalbox-Serial", "claimed"),
+    ("X-Signalbox-Proof", "claimed"),
     // CGI would turn it into the environment variable HTTP_PROXY.
     ("Proxy", "claimed"),
 ];

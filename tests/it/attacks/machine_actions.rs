@@ -30,13 +30,13 @@ async fn token(system: &System, name: &str, wanted: Value) -> String {
 }
 
 async fn call(system: &System, token: &str, method: &str, target: &str, body: &Value) -> Response {
-    let request = Request::new(method, "admin", target).token(token);
+    let request = Request::new(method, "localhost", target).token(token);
     let request = if body.is_null() { request } else { request.json(body) };
     request.send(system.pacemaker).await.unwrap()
 }
 
 async fn plan(system: &System, token: &str, machine: &str, yaml: &str) -> Response {
-    let request = Request::new("POST", "admin", &format!("/state-machines/{machine}/plan")).token(token);
+    let request = Request::new("POST", "localhost", &format!("/state-machines/{machine}/plan")).token(token);
     request.header("Content-Type", "application/yaml").body(yaml).send(system.pacemaker).await.unwrap()
 }
 
@@ -172,6 +172,120 @@ async fn a_definition_has_no_more_permissions_than_its_author() {
         let able = token(&system, &format!("able-{scope}"), json!({"scopes": ["machines", scope]})).await;
         assert_eq!(apply(&system, &able, "n", &yaml).await.status, 200, "{part}");
     }
+    system.stop().await;
+}
+
+/// A machine whose action does this to the routes of `m1.test`.
+fn changing(route: &str) -> String {
+    format!(
+        "state_machines:\n  m:\n    hosts: [m1.test]\n    states:\n      - {{action: act, route: {{host: m1.test, {route}}}, \
+         next: done}}\n      - {{gate: done}}\n"
+    )
+}
+
+async fn create(system: &System, token: &str, label: &str, metadata: Value) -> Value {
+    let target = format!("/state-machines/m/labels/{label}");
+    let created = call(system, token, "POST", &target, &json!({"metadata": metadata})).await;
+    assert_eq!(created.status, 201, "{}", created.text());
+    acted(system, "m", label).await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_action_that_is_refused_in_part_has_changed_nothing() {
+    let system = start("attack-retire", &[]).await;
+    for (id, hosts, address) in [
+        ("both-9", json!(["m1.test", "m2.test"]), "127.0.0.1:7001"),
+        ("one-9", json!(["m1.test"]), "127.0.0.1:7002"),
+    ] {
+        let body = json!({"address": address, "hostnames": hosts, "version_type_id": "9"});
+        let put = call(&system, &system.token, "PUT", &format!("/instances/{id}"), &body).await;
+        assert_eq!(put.status, 201, "{}", put.text());
+    }
+    let yaml = changing(
+        "shares: [{version_type: \"9\", percent: 0}, {version_type: \"10\", percent: 100}], \
+         register: {version_type: \"10\", instances: [\"127.0.0.1:7003\"]}, retire: {version_type: \"9\"}",
+    );
+    assert_eq!(apply(&system, &system.token, "m", &yaml).await.status, 200);
+    let before = [instance(&system, "both-9").await, instance(&system, "one-9").await];
+    let label = create(&system, &system.token, "l", json!({})).await;
+    assert!(rejection(&label).contains("all hosts of the instance"), "{label}");
+    let host = call(&system, &system.token, "GET", "/hosts/m1.test", &Value::Null).await.json();
+    assert!(host["rules"].is_null() || host["rules"]["shares"].is_null(), "the shares were changed: {host}");
+    let registered = call(&system, &system.token, "GET", "/instances/machine:m:l:10-1", &Value::Null).await;
+    assert_eq!(registered.status, 404, "an instance was registered: {}", registered.text());
+    assert_eq!([instance(&system, "both-9").await, instance(&system, "one-9").await], before);
+    system.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_canary_keeps_access_and_paths_that_lead_to_hosts_of_others() {
+    let system = start("attack-canary-policy", &[]).await;
+    let policy = json!({
+        "access": {"forward": {"service": "auth.test"}},
+        "paths": [{"path": "/api", "service": "api.test"}],
+        "shares": [{"version_type": "1", "percent": 100}],
+    });
+    let put = call(&system, &system.token, "PUT", "/hosts/m1.test", &policy).await;
+    assert_eq!(put.status, 200, "{}", put.text());
+    let team = token(
+        &system,
+        "team",
+        json!({"scopes": ["machines", "routes"], "machines": ["m"], "hosts": ["m1.test"]}),
+    )
+    .await;
+    let yaml = changing("shares: [{version_type: \"1\", percent: 90}, {version_type: \"2\", percent: 10}]");
+    let applied = apply(&system, &team, "m", &yaml).await;
+    assert_eq!(applied.status, 200, "{}", applied.text());
+    let label = create(&system, &system.token, "l", json!({})).await;
+    assert_eq!((&label["state"], &label["error"]), (&json!("done"), &Value::Null), "{label}");
+    let rules =
+        call(&system, &system.token, "GET", "/hosts/m1.test", &Value::Null).await.json()["rules"].clone();
+    assert_eq!(rules["shares"][1], json!({"version_type": "2", "percent": 10}), "{rules}");
+    assert_eq!((&rules["access"], &rules["paths"]), (&policy["access"], &policy["paths"]), "{rules}");
+    // The author still cannot lead requests there.
+    let refused =
+        call(&system, &team, "PUT", "/hosts/m1.test/paths", &json!({"paths": policy["paths"]})).await;
+    assert_eq!((refused.status, &refused.json()["code"]), (403, &json!("host_not_allowed")));
+    system.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn instances_of_a_machine_are_counted_for_its_author() {
+    let limits = Table::from_iter([("token_instances".to_owned(), 2.into())]);
+    let system = start("attack-machine-limit", &[("limits", limits)]).await;
+    let wanted = json!({"scopes": ["machines", "routes", "read"], "hosts": ["m1.test"], "machines": ["m"]});
+    let team = token(&system, "team", wanted).await;
+    let body = json!({"address": "127.0.0.1:7001", "hostnames": ["m1.test"], "version_type_id": "1"});
+    assert_eq!(call(&system, &team, "PUT", "/instances/own", &body).await.status, 201);
+    let yaml = changing("register: {version_type: \"1\", instances: <metadata.instances>}");
+    assert_eq!(apply(&system, &team, "m", &yaml).await.status, 200);
+    let label =
+        create(&system, &system.token, "l", json!({"instances": ["127.0.0.1:7002", "127.0.0.1:7003"]})).await;
+    assert!(rejection(&label).contains("limit"), "the limit of the token is not reached: {label}");
+    let listed = call(&system, &team, "GET", "/instances", &Value::Null).await.json();
+    assert_eq!(listed["instances"].as_array().unwrap().len(), 2, "{listed}");
+    system.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn another_author_of_the_same_definition_changes_what_the_machine_may_do() {
+    let system = start("attack-author", &[]).await;
+    let wanted = json!({"scopes": ["machines", "routes"], "hosts": ["m1.test"], "machines": ["m"], "version_types": ["a-*"]});
+    let team = token(&system, "team", wanted).await;
+    let yaml = changing("register: {version_type: <metadata.version>, instances: [\"127.0.0.1:7002\"]}");
+    let by = async || {
+        call(&system, &system.token, "GET", "/state-machines/m", &Value::Null).await.json()["by"].clone()
+    };
+    assert_eq!(apply(&system, &team, "m", &yaml).await.json()["version"], 1);
+    assert_eq!(by().await, "team");
+    let label = create(&system, &system.token, "refused", json!({"version": "shop-7"})).await;
+    assert!(rejection(&label).contains("version type"), "{label}");
+    // A repeat makes no new version. A new author does, and acts with its own permissions.
+    assert_eq!(apply(&system, &team, "m", &yaml).await.json()["changed"], false);
+    assert_eq!(apply(&system, &system.token, "m", &yaml).await.json()["version"], 2);
+    assert_eq!(by().await, "root");
+    let label = create(&system, &system.token, "allowed", json!({"version": "shop-7"})).await;
+    assert_eq!(label["error"], Value::Null, "{label}");
     system.stop().await;
 }
 

@@ -11,7 +11,7 @@ async fn a_token_of_one_machine_reaches_no_other() {
     let system =
         System::with("attack-machine-token", |builder| builder.without_nginx().without_sidecar()).await;
     let call = async |token: &str, method: &str, target: &str, body: Value| {
-        let request = Request::new(method, "admin", target).token(token);
+        let request = Request::new(method, "localhost", target).token(token);
         let request = match body {
             Value::Null => request,
             Value::String(yaml) => request.header("Content-Type", "application/yaml").body(yaml),

@@ -25,6 +25,8 @@ pub(super) struct Raw {
 enum Behavior {
     /// Writes these bytes whenever it has read something, until the other side closes the connection.
     Says(Vec<u8>),
+    /// Writes these bytes when it has read something, and closes the connection.
+    Closes(Vec<u8>),
     /// Connects to another address and passes all bytes on.
     Forwards(SocketAddr),
 }
@@ -33,6 +35,11 @@ impl Raw {
     /// An instance that answers small requests with `bytes` and leaves the connection open.
     pub(super) async fn saying(bytes: impl Into<Vec<u8>>) -> Self {
         Self::start(Behavior::Says(bytes.into())).await
+    }
+
+    /// An instance that answers a small request with `bytes` and closes the connection.
+    pub(super) async fn closing(bytes: impl Into<Vec<u8>>) -> Self {
+        Self::start(Behavior::Closes(bytes.into())).await
     }
 
     /// Another address for `to`.
@@ -75,6 +82,11 @@ async fn serve(mut stream: TcpStream, behavior: Arc<Behavior>) {
             while stream.read(&mut piece).await.is_ok_and(|count| count > 0)
                 && stream.write_all(bytes).await.is_ok()
             {}
+        }
+        Behavior::Closes(bytes) => {
+            if stream.read(&mut [0; 4096]).await.is_ok_and(|count| count > 0) {
+                let _ = stream.write_all(bytes).await;
+            }
         }
         Behavior::Forwards(to) => {
             if let Ok(mut other) = TcpStream::connect(to).await {

@@ -216,7 +216,7 @@ async fn webhooks_and_feeds_never_call_signalbox_itself() {
     let bus = json!({"name": "attacker", "token": "attacker-secret-0123456789"});
     assert_eq!(system.api_at(system.pacemaker, "POST", "/api_tokens", Some(bus)).await.status, 201);
     let request = |method: &str, target: &str, body: &Value| {
-        Request::new(method, "admin", target).token("attacker-secret-0123456789").json(body)
+        Request::new(method, "localhost", target).token("attacker-secret-0123456789").json(body)
     };
     for (part, port) in [
         ("pacemaker", ports.pacemaker),

@@ -97,7 +97,7 @@ const SECRET: &str = "a-secret-of-the-proxy-that-is-long-enough";
 #[tokio::test(flavor = "multi_thread")]
 async fn only_the_authenticating_proxy_can_vouch_for_a_person() {
     let login = toml::toml! {
-        proxy_tokens = ["operators=ops", "alice=viewer"]
+        proxy_tokens = ["group:operators=ops", "user:alice=viewer"]
     };
     let system = System::with("attack-proxy", |builder| {
         builder.pacemaker("login", login).pacemaker("proxy_secret", SECRET)
@@ -114,7 +114,7 @@ async fn only_the_authenticating_proxy_can_vouch_for_a_person() {
     };
     let secret = ("X-Signalbox-Proxy-Secret", SECRET);
     let (user, groups) = ("X-Forwarded-User", "X-Forwarded-Groups");
-    // The first role that is listed decides.
+    // The first entry that matches decides.
     let page =
         as_person("GET", "/dashboard/queues", &[secret, (user, "carol"), (groups, "dev, operators")]).await;
     assert_eq!(page.status, 200, "{}", page.text());
@@ -123,14 +123,24 @@ async fn only_the_authenticating_proxy_can_vouch_for_a_person() {
         as_person("GET", "/tokens", &[secret, (user, "carol"), (groups, "operators")]).await.status,
         403
     );
-    let unknown = as_person("GET", "/instances", &[secret, (user, "mallory"), (groups, "dev")]).await;
-    assert_eq!((unknown.status, &unknown.json()["code"]), (403, &"unknown_person".into()));
+    // A person who is called as a group is not in it, and a group that is called as a person is not this person.
+    for (person, group) in
+        [("mallory", "dev"), ("operators", "staff"), ("mallory", "alice"), ("group:operators", "dev")]
+    {
+        let unknown = as_person("GET", "/instances", &[secret, (user, person), (groups, group)]).await;
+        assert_eq!(
+            (unknown.status, &unknown.json()["code"]),
+            (403, &"unknown_person".into()),
+            "{person} {group}"
+        );
+    }
     // Without the secret, with a wrong one, or with a header twice, no person is accepted.
     for headers in [
         &[(user, "alice"), (groups, "operators")][..],
         &[("X-Signalbox-Proxy-Secret", ""), (user, "alice")],
         &[("X-Signalbox-Proxy-Secret", "a-secret-of-the-proxy-that-is-long-enougH"), (user, "alice")],
         &[secret, (user, "alice"), (user, "carol")],
+        &[secret, (user, "alice, carol"), (groups, "operators")],
         &[secret, (groups, "operators")],
     ] {
         assert_eq!(as_person("GET", "/instances", headers).await.status, 401, "{headers:?}");

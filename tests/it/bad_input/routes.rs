@@ -184,6 +184,8 @@ pub(super) const ROUTES: &[Route] = &[
     route("GET", "/stats/application/{id}", "read", Body::None),
     route("GET", "/stats/version/{id}", "read", Body::None),
     route("GET", "/stats/node/{id}", "read", Body::None),
+    route("GET", "/stats/total", "read", Body::None),
+    route("GET", "/stats/top", "read", Body::None),
     route("GET", "/stats/uncaught", "read", Body::None),
     route("GET", "/stats/pacemaker", "read", Body::None),
     route("GET", "/stats/version_type/{id}/history", "read", Body::None),

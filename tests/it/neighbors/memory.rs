@@ -148,6 +148,36 @@ async fn a_tenant_that_publishes_without_a_subscriber_disturbs_no_other() {
     world.system.stop().await;
 }
 
+/// No environment of the noisy client has as many bytes as the only one of the victim.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_client_that_fills_the_memory_with_many_environments_is_rejected_before_a_tenant_with_one() {
+    let world = World::new("memory-environments", &[]).await;
+    let queue = json!({"pattern": ".*"});
+    let made = ask(&world.system, &world.system.token, "PUT", "/queues/backlog", Some(&queue)).await;
+    assert_eq!(made.status, 201, "{}", made.text());
+    assert_eq!(world.publish("quiet", "other", 80, LARGE).await.status, 200);
+    world.limit_memory().await;
+    let spreader = world.system.token("spreader", &["publish"]).await;
+    let (number, data) = (AtomicUsize::new(0), "x".repeat(LARGE));
+    eventually("the client to be rejected", || async {
+        for _ in 0..10 {
+            let event = |_| {
+                let environment = format!("e{}", number.fetch_add(1, Ordering::Relaxed));
+                json!({"type": "noop", "url": "https://b.test/1", "environment": environment, "data": data})
+            };
+            let events: Value = (0..80).map(event).collect();
+            let sent = ask(&world.system, &spreader, "POST", "/topics/spread/events", Some(&events)).await;
+            if sent.status == 429 && sent.json()["code"] == "environment_limit_reached" {
+                return Ok(());
+            }
+        }
+        Err("everything was accepted")
+    })
+    .await;
+    world.assert_victim_is_served().await;
+    world.system.stop().await;
+}
+
 /// A text that cannot be compressed much: labels are stored compressed.
 fn noise(seed: u64) -> String {
     let mut state = seed + 1;

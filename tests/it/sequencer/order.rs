@@ -258,7 +258,7 @@ impl Producer {
         loop {
             let to = self.at[self.random.random_range(0..self.at.len())];
             let target = format!("/objects/{object}/events");
-            let request = Request::new("POST", "a", &target).token(&self.token).json(group);
+            let request = Request::new("POST", "localhost", &target).token(&self.token).json(group);
             match tokio::time::timeout(Duration::from_secs(5), request.send(to)).await {
                 Ok(Ok(answer)) if answer.status == 202 => {
                     return serde_json::from_value(answer.json()["ids"].clone()).unwrap();

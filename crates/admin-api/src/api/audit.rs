@@ -89,7 +89,7 @@ pub async fn matching(
 
 /// The newest changes of instances and hosts, newest first.
 pub async fn route_changes(app: &App, limit: usize) -> Result<Vec<Record>, Problem> {
-    let part = app.audit.page(Direction::Older, None, CHUNK).await?;
+    let part = app.audit.log().page(Direction::Older, None, CHUNK).await?;
     let records = part.records.iter().filter_map(|(_, text)| serde_json::from_str::<Record>(text).ok());
     let is_change = |record: &Record| {
         record.kind == Kind::Change
@@ -124,7 +124,7 @@ async fn read(app: &App, asked: &Asked) -> Result<Page, Problem> {
         if !more || records.len() >= limit {
             break;
         }
-        let part = app.audit.page(direction, cursor, CHUNK).await?;
+        let part = app.audit.log().page(direction, cursor, CHUNK).await?;
         newest.get_or_insert(part.newest);
         more = part.more;
         for (place, (after, text)) in part.records.iter().enumerate() {

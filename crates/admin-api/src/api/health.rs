@@ -50,7 +50,7 @@ async fn ready(State(app): State<App>) -> Response {
 
 /// Show metrics as OpenMetrics text
 ///
-/// Without a token only for the admin listener: connections from the networks of `login.fronts`. Others need the scope `read`.
+/// Without a token only for the admin listener and for clients in `metrics_networks`. Others need the scope `read`.
 #[utoipa::path(get, path = "/metrics", security((), ("bearer" = [])),
     responses((status = 200, body = String, content_type = "application/openmetrics-text"),
     (status = "default", description = "401 token_required, token_unknown | 403 scope_missing, confined_token")))]

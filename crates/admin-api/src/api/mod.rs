@@ -7,7 +7,7 @@ pub mod bus;
 mod certificates;
 pub mod check;
 mod health;
-mod machines;
+pub mod machines;
 mod presence;
 mod queues;
 pub mod routing;

@@ -11,7 +11,7 @@ use axum::{
 use serde_json::json;
 use utoipa_axum::{router::OpenApiRouter, routes};
 
-use crate::api::machines::is_machine_name;
+use crate::api::machines::{end_tasks_of, is_machine_name};
 use crate::http::{
     App, Problem,
     audit::Notes,
@@ -137,7 +137,7 @@ async fn create(
     };
     // The new token does not inherit what a deleted one of this name may have left behind. Not before the creation, which
     // fails if the name is in use.
-    app.bus.end_client(&format!("@{}", made.name)).await?;
+    end_client(&app, &made.name).await?;
     Ok(shown(StatusCode::CREATED, made))
 }
 
@@ -183,8 +183,8 @@ async fn rotate(
 
 /// Revoke a token
 ///
-/// It is rejected from the next request on. Its subscription ends, streams that it opened end within seconds, and its topics
-/// belong to root. Revoking it again is not an error.
+/// It is rejected from the next request on. Its subscription and its tasks end, streams that it opened end within seconds, and its
+/// topics belong to root. Definitions of state machines that it applied stay. Revoking it again is not an error.
 #[utoipa::path(delete, path = "/tokens/{name}", responses((status = 204)))]
 async fn remove(
     _: Whole<RootOnly>,
@@ -196,8 +196,15 @@ async fn remove(
         notes.before(json!(listed));
     }
     app.tokens.delete(&name).await?;
-    app.bus.end_client(&format!("@{name}")).await?;
+    end_client(&app, &name).await?;
     Ok(StatusCode::NO_CONTENT)
+}
+
+/// Ends what the holder of a deleted token has started.
+async fn end_client(app: &App, name: &str) -> Result<(), Problem> {
+    let client = format!("@{name}");
+    app.bus.end_client(&client).await?;
+    end_tasks_of(app, &client).await
 }
 
 /// Rejects patterns that no version type matches, and those of a token that cannot register instances.
@@ -248,12 +255,14 @@ fn check_expiry(app: &App, expires_at_ms: Option<u64>) -> Result<(), Problem> {
 
 fn check_name(name: &str) -> Result<(), Problem> {
     let fits = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b":_-".contains(&byte);
-    if (1..=64).contains(&name.len()) && name.bytes().all(fits) && name != "root" {
+    // Names of other callers in the audit log.
+    let reserved = name == "root" || name == "file" || name.starts_with("machine:");
+    if (1..=64).contains(&name.len()) && name.bytes().all(fits) && !reserved {
         return Ok(());
     }
     Err(Problem::unprocessable(
         "invalid_token_name",
-        "a token's name must match [a-z0-9:_-]{1,64} and must not be root",
+        "a token's name must match [a-z0-9:_-]{1,64}, must not be root or file, and must not begin with machine:",
     ))
 }
 

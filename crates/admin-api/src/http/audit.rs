@@ -1,5 +1,7 @@
 //! The audit log: who changed what.
 //!
+//! [`AuditTrail`] writes the records. State machines write theirs there, too.
+//!
 //! One layer around all routes records every request that changes something, every log-in and log-out, and every refusal
 //! of a known caller. It takes the caller from the authentication ([`Notes::caller`]), and the new state from the answer.
 //! A handler that knows what was there before adds it ([`Notes::before`]).
@@ -19,7 +21,7 @@
 use std::{
     net::IpAddr,
     sync::{Arc, Mutex, PoisonError},
-    time::Duration,
+    time::{Duration, SystemTime},
 };
 
 use axum::{
@@ -28,12 +30,15 @@ use axum::{
     http::{Method, StatusCode, header, request::Parts},
     response::{IntoResponse as _, Response},
 };
+use futures_util::future::BoxFuture;
 use serde_json::Value;
-use signalbox_access::Caller;
+use signalbox_access::{AuditLog, Caller};
 use signalbox_api::audit::{Kind, Record};
 use signalbox_daemon::serve::Peer;
+use signalbox_machines::Change;
 
 use super::{App, Problem};
+use crate::own_events::OwnEvents;
 
 /// Larger answers are not recorded.
 const MAX_ANSWER: u64 = 16 * 1024;
@@ -43,7 +48,7 @@ const PATIENCE: Duration = Duration::from_secs(5);
 const MASK: &str = "(hidden)";
 
 /// Members of answers that contain secrets, or may contain them.
-const SECRETS: [&str; 12] = [
+const SECRETS: [&str; 13] = [
     "token",
     "secret",
     "secrets",
@@ -56,6 +61,8 @@ const SECRETS: [&str; 12] = [
     "set",
     "add",
     "callback",
+    // Of labels, and of a search for them.
+    "metadata",
 ];
 
 /// Requests that transport data: method, and route.
@@ -166,8 +173,7 @@ pub(crate) async fn record(
     mut request: Request,
     next: impl AsyncFnOnce(Request) -> Response,
 ) -> Response {
-    let peer = request.extensions().get::<Peer>().map_or(IpAddr::from([0, 0, 0, 0]), |peer| peer.0.ip());
-    let address = app.sessions.options().client(peer, request.headers());
+    let address = app.door.client(request.extensions().get::<Peer>(), request.headers());
     let notes = Notes::default();
     request.extensions_mut().insert(ClientAddress(address));
     request.extensions_mut().insert(notes.clone());
@@ -195,8 +201,9 @@ pub(crate) async fn record(
         at_ms: app.tokens.now_ms(),
         kind,
         who: noted.who,
+        label: None,
         person: noted.person,
-        address: address.to_string(),
+        address: Some(address.to_string()),
         request_id,
         method: method.as_str().to_owned(),
         route,
@@ -216,14 +223,13 @@ pub(crate) async fn record(
         }
         _ => {}
     }
-    record.before.iter_mut().chain(&mut record.after).for_each(mask);
     if status.is_server_error() {
         // The fabric may be unavailable, and nothing was acknowledged.
-        let app = app.clone();
-        tokio::spawn(async move { write(&app, &record).await });
+        let trail = app.audit.clone();
+        tokio::spawn(async move { trail.write(record).await });
         return response;
     }
-    match (write(app, &record).await, kind) {
+    match (app.audit.write(record).await, kind) {
         (true, _) | (false, Kind::Refused) => response,
         (false, _) => {
             let detail = "The request cannot be recorded in the audit log at the moment. The change may have been applied; \
@@ -250,35 +256,81 @@ async fn peek(response: Response) -> (Response, Option<Value>) {
     (Response::from_parts(parts, Body::from(bytes)), answer)
 }
 
-/// Stores a record everywhere. Returns whether it is in the log of the fabric.
-async fn write(app: &App, record: &Record) -> bool {
-    tracing::info!(
-        kind = record.kind.as_str(),
-        who = record.who,
-        person = record.person,
-        address = record.address,
-        request_id = record.request_id,
-        method = record.method,
-        target = record.target,
-        status = record.status,
-        code = record.code,
-        "audit"
-    );
-    let Ok(text) = serde_json::to_string(record) else { return false };
-    let appended = app.audit.append(&text, record.kind == Kind::Refused);
-    match tokio::time::timeout(PATIENCE, appended).await {
-        Ok(Ok(())) => {}
-        Ok(Err(error)) => {
-            tracing::error!(error = &error as &dyn std::error::Error, "audit record not stored");
-            return false;
-        }
-        Err(_) => {
-            tracing::error!("audit record not stored in time");
-            return false;
-        }
+/// Writes records of the audit log. Cheap to clone.
+#[derive(Debug, Clone)]
+pub struct AuditTrail {
+    log: AuditLog,
+    own_events: OwnEvents,
+    now: fn() -> SystemTime,
+}
+
+impl AuditTrail {
+    /// Records are stored in `log`, and published by `own_events`. `now` is the clock for changes of state machines.
+    pub fn new(log: AuditLog, own_events: OwnEvents, now: fn() -> SystemTime) -> Self {
+        Self { log, own_events, now }
     }
-    app.own_events.audited(record);
-    true
+
+    /// The records.
+    pub(crate) fn log(&self) -> &AuditLog {
+        &self.log
+    }
+
+    /// Stores a record everywhere, without secrets. Returns whether it is in the log of the fabric.
+    async fn write(&self, mut record: Record) -> bool {
+        record.before.iter_mut().chain(&mut record.after).for_each(mask);
+        tracing::info!(
+            kind = record.kind.as_str(),
+            who = record.who,
+            label = record.label,
+            person = record.person,
+            address = record.address,
+            request_id = record.request_id,
+            method = record.method,
+            target = record.target,
+            status = record.status,
+            code = record.code,
+            "audit"
+        );
+        let Ok(text) = serde_json::to_string(&record) else { return false };
+        let appended = self.log.append(&text, record.kind == Kind::Refused);
+        match tokio::time::timeout(PATIENCE, appended).await {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => {
+                tracing::error!(error = &error as &dyn std::error::Error, "audit record not stored");
+                return false;
+            }
+            Err(_) => {
+                tracing::error!("audit record not stored in time");
+                return false;
+            }
+        }
+        self.own_events.audited(&record);
+        true
+    }
+}
+
+impl signalbox_machines::Audit for AuditTrail {
+    fn record(&self, change: Change) -> BoxFuture<'_, bool> {
+        let Change { who, label, call: (method, route), target, refused, before, after } = change;
+        let since = (self.now)().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        let status = if refused.is_some() { StatusCode::FORBIDDEN } else { StatusCode::OK };
+        Box::pin(self.write(Record {
+            at_ms: u64::try_from(since.as_millis()).unwrap_or(u64::MAX),
+            kind: if refused.is_some() { Kind::Refused } else { Kind::Change },
+            who: Some(who),
+            label: Some(label),
+            person: None,
+            address: None,
+            request_id: None,
+            method: method.to_owned(),
+            route: route.to_owned(),
+            target,
+            status: status.as_u16(),
+            code: refused.map(str::to_owned),
+            before,
+            after,
+        }))
+    }
 }
 
 /// Whether the path of a route can contain a token.

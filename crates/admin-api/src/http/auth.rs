@@ -216,7 +216,7 @@ impl FromRequestParts<App> for Anyone {
 }
 
 /// A client that may read metrics, which name subscribers, queues, backends and machines: the admin listener, which checks the
-/// addresses of its own clients, or a caller who may read everything.
+/// addresses of its own clients, a client in `metrics_networks`, or a caller who may read everything.
 #[derive(Debug)]
 pub(crate) struct MetricsReader(());
 
@@ -224,8 +224,9 @@ impl FromRequestParts<App> for MetricsReader {
     type Rejection = Problem;
 
     async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Self, Problem> {
-        let peer = parts.extensions.get::<Peer>();
-        if !peer.is_some_and(|peer| app.sessions.options().is_front(peer.0.ip())) {
+        let peer = parts.extensions.get::<Peer>().map(|peer| peer.0.ip().to_canonical());
+        let is_listed = |peer| app.metrics_networks.iter().any(|network| network.contains(peer));
+        if !app.door.is_front(&parts.headers) && !peer.is_some_and(is_listed) {
             check_whole(&permitted::<ReadAll>(parts, app).await?)?;
         }
         Ok(Self(()))

@@ -13,16 +13,15 @@
 //! subdomain can set it.
 //!
 //! **Authenticating proxy.** A proxy that has authenticated a person adds a secret and the person's name to each request.
-//! The other headers are used only with the secret, so no other client can send them. The configuration maps roles to tokens.
+//! The other headers are used only with the secret, so no other client can send them. The configuration maps people and their groups to tokens.
 
-use std::{net::IpAddr, time::Duration};
+use std::time::Duration;
 
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, header};
 use serde::Deserialize;
 use sha2::{Digest as _, Sha256};
 use signalbox_access::{self as access, digest};
 use signalbox_daemon::RootToken;
-use signalbox_route_table::Network;
 use subtle::ConstantTimeEq as _;
 
 use super::Problem;
@@ -43,10 +42,9 @@ static FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
 #[allow(missing_docs, reason = "`defaults.toml` describes the keys")]
 pub struct Options {
     pub https: bool,
-    pub fronts: Vec<Network>,
     proxy_user_header: Header,
     proxy_roles_header: Header,
-    proxy_tokens: Vec<Role>,
+    proxy_tokens: Vec<Mapping>,
 }
 
 /// The name of a header.
@@ -62,44 +60,67 @@ impl TryFrom<String> for Header {
     }
 }
 
-/// A role of the proxy, and the token whose scopes it gets.
-#[derive(Debug, Clone, Deserialize)]
+/// Whom an authenticating proxy may name, and the token whose scopes apply. People and groups are separate name spaces: people often
+/// choose their names, and none of these names may be that of a group.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "String")]
-struct Role {
-    /// `*` for everybody.
-    role: String,
+struct Mapping {
+    who: Who,
     token: String,
 }
 
-impl TryFrom<String> for Role {
+/// A person or a group of people.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Who {
+    User(String),
+    Group(String),
+    Everybody,
+}
+
+impl TryFrom<String> for Mapping {
     type Error = String;
 
     fn try_from(text: String) -> Result<Self, String> {
-        match text.rsplit_once('=') {
-            Some((_, "root")) => Err("the root token cannot be given to a role".to_owned()),
-            Some((role, token)) if !role.trim().is_empty() && !token.trim().is_empty() => {
-                Ok(Self { role: role.trim().to_owned(), token: token.trim().to_owned() })
+        let form = "`user:NAME=TOKEN-NAME`, `group:NAME=TOKEN-NAME` or `*=TOKEN-NAME`";
+        // The name of a token contains no `=`.
+        let (who, token) = match text.rsplit_once('=') {
+            Some((who, token)) if !who.trim().is_empty() && !token.trim().is_empty() => {
+                (who.trim(), token.trim())
             }
-            _ => Err(format!("`{text}` must have the form ROLE=TOKEN-NAME")),
+            _ => return Err(format!("`{text}` must have the form {form}")),
+        };
+        if token == "root" {
+            return Err("the root token cannot be given to a person or a group".to_owned());
         }
+        let named = |name: &str, kind: fn(String) -> Who| match name.trim() {
+            "" => Err(format!("`{text}` must have the form {form}")),
+            name if name.contains(',') => {
+                Err(format!("`{text}`: a name cannot contain a comma, which separates the names of groups"))
+            }
+            name => Ok(kind(name.to_owned())),
+        };
+        let who = match who.split_once(':') {
+            _ if who == "*" => Who::Everybody,
+            Some(("user", name)) => named(name, Who::User)?,
+            Some(("group", name)) => named(name, Who::Group)?,
+            _ => {
+                return Err(format!(
+                    "`{text}` does not say whether `{who}` is a person or a group; write `user:{who}={token}` or `group:{who}={token}`"
+                ));
+            }
+        };
+        Ok(Self { who, token: token.to_owned() })
     }
 }
 
-impl Options {
-    /// Whether the peer is a proxy whose forwarded headers are trusted.
-    pub(crate) fn is_front(&self, peer: IpAddr) -> bool {
-        let peer = peer.to_canonical();
-        self.fronts.iter().any(|network| network.contains(peer))
-    }
-
-    /// The address of the client: the last one that a trusted front has forwarded, or else the peer itself.
-    pub(crate) fn client(&self, peer: IpAddr, headers: &HeaderMap) -> IpAddr {
-        if !self.is_front(peer) {
-            return peer.to_canonical();
+impl Mapping {
+    /// Whether it is for this person with these groups.
+    fn fits(&self, person: &str, groups: &[&str]) -> bool {
+        match &self.who {
+            Who::Everybody => true,
+            Who::User(name) => name == person,
+            Who::Group(name) => groups.contains(&&**name),
         }
-        let forwarded = headers.get_all("x-forwarded-for").iter().next_back();
-        let last = forwarded.and_then(|list| list.to_str().ok()?.rsplit(',').next()?.trim().parse().ok());
-        last.map_or(peer, |address: IpAddr| address).to_canonical()
     }
 }
 
@@ -235,21 +256,21 @@ impl Sessions {
             let value = values.next().and_then(|value| value.to_str().ok()).map(str::trim);
             if values.next().is_some() { None } else { value.filter(|value| !value.is_empty()) }
         };
-        let Some(person) = one(&self.options.proxy_user_header).filter(|name| name.len() <= MAX_PERSON)
-        else {
+        // An intermediary may have joined the values of two headers.
+        let is_name = |name: &&str| name.len() <= MAX_PERSON && !name.contains(',');
+        let Some(person) = one(&self.options.proxy_user_header).filter(is_name) else {
             return Ok(None);
         };
-        let roles: Vec<&str> =
-            one(&self.options.proxy_roles_header).into_iter().flat_map(|list| list.split(',')).collect();
-        let has = |wanted: &str| {
-            wanted == "*" || wanted == person || roles.iter().any(|role| role.trim() == wanted)
-        };
-        let role = self.options.proxy_tokens.iter().find(|role| has(&role.role)).ok_or_else(|| {
-            let detail = format!("no role of `{person}` is listed in `login.proxy_tokens`");
+        let groups = one(&self.options.proxy_roles_header).into_iter().flat_map(|list| list.split(','));
+        let groups: Vec<&str> = groups.map(str::trim).collect();
+        let mapping = self.options.proxy_tokens.iter().find(|mapping| mapping.fits(person, &groups));
+        let mapping = mapping.ok_or_else(|| {
+            let detail =
+                format!("neither `{person}` nor one of its groups is listed in `login.proxy_tokens`");
             Problem::forbidden("unknown_person", detail)
         })?;
         let csrf = csrf(&format!("{}\0{person}", digest(&String::from_utf8_lossy(secret.as_bytes()))));
-        let holder = Holder::Person { name: person.to_owned(), token: role.token.clone() };
+        let holder = Holder::Person { name: person.to_owned(), token: mapping.token.clone() };
         Ok(Some(Session { holder, csrf }))
     }
 
@@ -315,23 +336,29 @@ mod tests {
     }
 
     #[test]
-    fn a_forwarded_address_counts_only_from_a_front() {
-        let options: Options = signalbox_settings::section("login", crate::DEFAULTS);
-        let forwarded = headers(&[("x-forwarded-for", "6.6.6.6, 10.0.0.9")]);
-        let at = |peer: &str| options.client(peer.parse().unwrap(), &forwarded).to_string();
-        assert_eq!(at("127.0.0.1"), "10.0.0.9");
-        assert_eq!(at("::ffff:127.0.0.1"), "10.0.0.9");
-        assert_eq!(at("10.0.0.5"), "10.0.0.5");
-        let none = headers(&[("x-forwarded-for", "unknown")]);
-        assert_eq!(options.client([127, 0, 0, 1].into(), &none).to_string(), "127.0.0.1");
+    fn a_person_or_a_group_gets_a_token_and_never_root() {
+        let read = |text: &str| Mapping::try_from(text.to_owned());
+        let group = read("group:cn=admins; o=x=ops").unwrap();
+        assert_eq!((group.who, &*group.token), (Who::Group("cn=admins; o=x".to_owned()), "ops"));
+        assert_eq!(read("user: alice = auditor").unwrap().who, Who::User("alice".to_owned()));
+        assert_eq!(read("*=viewer").unwrap().who, Who::Everybody);
+        for bad in ["user:a=root", "*=root", "user:a", "=b", "user:=b", "group: =b", "user:a=", "", "="] {
+            read(bad).unwrap_err();
+        }
+        let old = read("operators=ops").unwrap_err();
+        assert!(old.contains("write `user:operators=ops` or `group:operators=ops`"), "{old}");
+        // A proxy joins the names of groups with commas.
+        assert!(read("group:x,operators=ops").unwrap_err().contains("comma"));
+        assert!(read("other:a=b").unwrap_err().contains("person or a group"));
     }
 
     #[test]
-    fn a_role_names_a_token_and_never_root() {
-        assert_eq!(Role::try_from("cn=admins, o=x=ops".to_owned()).unwrap().token, "ops");
-        for bad in ["a=root", "a", "=b", "a="] {
-            Role::try_from(bad.to_owned()).unwrap_err();
-        }
+    fn a_person_named_like_a_group_is_not_in_it() {
+        let mapping = |text: &str| Mapping::try_from(text.to_owned()).unwrap();
+        let (group, user) = (mapping("group:operators=ops"), mapping("user:alice=viewer"));
+        assert!(group.fits("ann", &["staff", "operators"]) && !group.fits("operators", &["staff"]));
+        assert!(user.fits("alice", &[]) && !user.fits("bob", &["alice"]));
+        assert!(!mapping("user:*=viewer").fits("bob", &["staff"]), "`*` is a name here");
     }
 
     #[test]

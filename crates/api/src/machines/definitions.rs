@@ -31,6 +31,10 @@ pub struct Machine {
     pub name: String,
     /// The active version of its definition.
     pub version: u64,
+    /// The token that applied this version, or `file`. The machine may do what this token could do then, even after the token was
+    /// revoked.
+    #[serde(default)]
+    pub by: String,
     /// Its states in order.
     pub states: Vec<MachineState>,
     /// Labels by state.

@@ -2,6 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::HostState;
+
 /// The routing decision for a host.
 #[serde_with::skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -14,6 +16,8 @@ pub struct Explanation {
     pub matched: Option<String>,
     /// The result of a request.
     pub answer: Answer,
+    /// What the requests of the name that decides get now; absent without one.
+    pub state: Option<HostState>,
     /// The key under which it is counted.
     pub log_key: Option<String>,
     /// The candidate names, most specific first. The first that exists decides, whatever it contains.

@@ -34,39 +34,46 @@ pub struct Host {
     pub promotion: Option<Promotion>,
     /// Whether it was registered through this API; else it was written to the routes primary by hand.
     pub registered: bool,
+    /// What its requests get now.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub state: Option<HostState>,
 }
 
-/// Which parts of a host receive no requests, as its data in the table shows.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Unserved {
-    /// The number of addresses that drain or are on standby.
-    pub idle: usize,
-    /// Version types to which the traffic split gives a part, and which no other address has. Empty if every address is idle.
-    pub shares: Vec<String>,
+/// What the requests of a host get, by its policy, the health of its instances, the ejections that routers report, and the
+/// last minute's requests of its version types.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema), schema(as = HostStateView))]
+pub struct HostState {
+    /// `healthy`, `paused`, `redirects`, `maintenance`, `degraded` (some instances are unhealthy), `ejected` (routers have
+    /// ejected instances), `failing` (many requests fail), `unhealthy` (no instance is healthy) or `no_instance`.
+    pub condition: String,
+    /// A few words, such as `2 of 3 ejected`.
+    pub short: String,
+    /// A sentence, or two.
+    pub summary: String,
 }
 
-impl Unserved {
-    /// `policy`, `addresses` and `log_key` are those of a [`Host`].
-    pub fn of(policy: Option<&Value>, addresses: &[String], log_key: Option<&str>) -> Self {
-        let Some(policy) = policy else { return Self::default() };
-        let is_idle = |address: &str| {
-            policy["draining"].as_array().is_some_and(|list| list.iter().any(|one| one == address))
-        };
-        let (idle, served): (Vec<&String>, Vec<&String>) =
-            addresses.iter().partition(|address| is_idle(address));
-        let text = |value: &Value| value.as_str().map_or_else(|| value.to_string(), ToOwned::to_owned);
-        let version_of = |address: &str| match &policy["log_keys"][address] {
-            Value::Null => log_key.map(ToOwned::to_owned),
-            version_type => Some(text(version_type)),
-        };
-        let shares = policy["shares"].as_array().into_iter().flatten();
-        let shares = shares.filter(|share| share["percent"].as_f64().is_some_and(|percent| percent > 0.0));
-        let is_unserved = |version_type: &String| {
-            !served.is_empty() && !served.iter().any(|one| version_of(one).as_ref() == Some(version_type))
-        };
-        let shares = shares.map(|share| text(&share["version_type"])).filter(is_unserved).collect();
-        Self { idle: idle.len(), shares }
-    }
+/// The version types to which the traffic split of a host gives a part, and of which it has no active instance, as its data in
+/// the table shows. Empty if it has no active instance at all. `policy`, `addresses` and `log_key` are those of a [`Host`].
+pub fn unserved_shares(policy: Option<&Value>, addresses: &[String], log_key: Option<&str>) -> Vec<String> {
+    let Some(policy) = policy else { return Vec::new() };
+    // Addresses on standby are listed as well.
+    let is_idle = |address: &String| {
+        policy["draining"].as_array().is_some_and(|list| list.iter().any(|one| one == address))
+    };
+    let text = |value: &Value| value.as_str().map_or_else(|| value.to_string(), ToOwned::to_owned);
+    let version_of = |address: &String| match &policy["log_keys"][address] {
+        Value::Null => log_key.map(ToOwned::to_owned),
+        version_type => Some(text(version_type)),
+    };
+    let served: Vec<Option<String>> =
+        addresses.iter().filter(|address| !is_idle(address)).map(version_of).collect();
+    let shares = policy["shares"].as_array().into_iter().flatten();
+    let shares = shares.filter(|share| share["percent"].as_f64().is_some_and(|percent| percent > 0.0));
+    let is_unserved = |version_type: &String| {
+        !served.is_empty() && !served.iter().any(|one| one.as_ref() == Some(version_type))
+    };
+    shares.map(|share| text(&share["version_type"])).filter(is_unserved).collect()
 }
 
 /// A page of hosts.
@@ -199,21 +206,15 @@ mod tests {
 
     #[test]
     fn a_share_without_an_active_instance_is_unserved() {
-        let of = |policy: Value| {
-            let addresses = ["a:1".to_owned(), "b:1".to_owned()];
-            let unserved = Unserved::of(Some(&policy), &addresses, Some("17"));
-            (unserved.idle, unserved.shares)
-        };
+        let of = |policy: Value| unserved_shares(Some(&policy), &["a:1", "b:1"].map(str::to_owned), Some("17"));
         let shares = json!([{"version_type": "18", "percent": 5}, {"version_type": "17", "percent": 95},
             {"version_type": "9", "percent": 0}]);
         let keys = json!({"a:1": "18"});
-        assert_eq!(of(json!({"shares": shares, "log_keys": keys})), (0, vec![]));
-        assert_eq!(
-            of(json!({"shares": shares, "log_keys": keys, "draining": ["a:1"]})),
-            (1, vec!["18".to_owned()])
-        );
-        assert_eq!(of(json!({"shares": shares})), (0, vec!["18".to_owned()]));
-        assert_eq!(of(json!({"shares": shares, "draining": ["a:1", "b:1"]})), (2, vec![]));
-        assert_eq!(Unserved::of(None, &[], None), Unserved::default());
+        let missing = vec!["18".to_owned()];
+        assert!(of(json!({"shares": shares, "log_keys": keys})).is_empty());
+        assert_eq!(of(json!({"shares": shares, "log_keys": keys, "draining": ["a:1"]})), missing);
+        assert_eq!(of(json!({"shares": shares})), missing);
+        assert!(of(json!({"shares": shares, "draining": ["a:1", "b:1"]})).is_empty());
+        assert!(unserved_shares(None, &[], None).is_empty());
     }
 }

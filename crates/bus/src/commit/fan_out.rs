@@ -8,10 +8,11 @@ use crate::{
     view::View,
 };
 
-/// The positions of topics and queues within a call.
+/// The positions of topics, clients and queues within a call.
 pub(super) struct Places<'a> {
     /// By name, and by environment if the subscribers depend on it.
     topics: HashMap<(&'a str, Option<&'a str>), usize>,
+    clients: HashMap<&'a str, usize>,
     /// By their positions in the view.
     queues: HashMap<usize, usize>,
 }
@@ -20,6 +21,10 @@ impl Places<'_> {
     pub(super) fn topic(&self, view: &View, part: &Part) -> Option<usize> {
         let topic = part.topic()?;
         self.topics.get(&(&**topic, part.divided_by(view))).copied()
+    }
+
+    pub(super) fn client(&self, item: &Item) -> usize {
+        self.clients.get(&*item.client).copied().unwrap_or_default()
     }
 
     /// The queues that take an event, each with what is set for the event's facet.
@@ -37,7 +42,7 @@ impl Places<'_> {
 /// Lists what a call names once.
 pub(super) fn fan_out<'a>(view: &View, items: &'a [Item]) -> (FanOut, Places<'a>) {
     let (mut topics, mut clients, mut queues) = (Vec::new(), Vec::new(), Vec::new());
-    let (mut topic_places, mut places) = (HashMap::new(), HashMap::new());
+    let (mut topic_places, mut client_places, mut places) = (HashMap::new(), HashMap::new(), HashMap::new());
     for item in items {
         for part in &item.parts {
             if let Some(topic) = part.topic() {
@@ -56,10 +61,11 @@ pub(super) fn fan_out<'a>(view: &View, items: &'a [Item]) -> (FanOut, Places<'a>
                 }
             }
         }
-        if item.idempotency.is_some() && !clients.contains(&item.client) {
+        client_places.entry(&*item.client).or_insert_with(|| {
             clients.push(Arc::clone(&item.client));
-        }
+            clients.len() - 1
+        });
     }
     let fan_out = FanOut { queues, ..view.fan_out(&topics, clients) };
-    (fan_out, Places { topics: topic_places, queues: places })
+    (fan_out, Places { topics: topic_places, clients: client_places, queues: places })
 }

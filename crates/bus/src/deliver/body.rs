@@ -50,28 +50,29 @@ fn item(event: &Event) -> Vec<u8> {
 }
 
 /// The event as JSON, as deliveries contain it. It is rendered once.
-pub fn rendered(event: &Event) -> &[u8] {
+fn rendered(event: &Event) -> &[u8] {
     event.rendered.get_or_init(|| item(event).into_boxed_slice())
+}
+
+/// The event as JSON, as deliveries to a subscriber contain it. `is_confined` if the subscriber gets only the events of some
+/// environments: the previous event of the object can belong to another one, and the subscriber would wait for it without end, so it
+/// is not named.
+pub fn rendered_for(event: &Event, is_confined: bool) -> Cow<'_, [u8]> {
+    if !is_confined {
+        return Cow::Borrowed(rendered(event));
+    }
+    let delivered = Delivered { prev: None, tprev: None, ..Delivered::from(event) };
+    // As above.
+    Cow::Owned(serde_json::to_vec(&delivered).unwrap_or_default())
 }
 
 /// The mark of an event that was redriven, replayed or sent again.
 const REDRIVEN: &[u8] = b",\"redriven\":true";
 
-/// The event as JSON for a subscriber that gets only the events of some environments. The previous event of the object can
-/// belong to another one, and the subscriber would wait for it without end, so it is not named.
-fn rendered_alone(event: &Event) -> Vec<u8> {
-    let delivered = Delivered { prev: None, tprev: None, ..Delivered::from(event) };
-    // As above.
-    serde_json::to_vec(&delivered).unwrap_or_default()
-}
-
 /// The whole array. `is_confined` if the subscriber gets only the events of some environments.
 pub(super) fn batch(batch: &BatchContents, is_confined: bool) -> Vec<u8> {
-    let events = batch.events.iter();
-    let items: Vec<Cow<'_, [u8]>> = match is_confined {
-        true => events.map(|event| Cow::Owned(rendered_alone(event))).collect(),
-        false => events.map(|event| Cow::Borrowed(rendered(event))).collect(),
-    };
+    let items: Vec<Cow<'_, [u8]>> =
+        batch.events.iter().map(|event| rendered_for(event, is_confined)).collect();
     let gap =
         if batch.gaps.is_empty() { Vec::new() } else { serde_json::to_vec(&batch.gaps).unwrap_or_default() };
     let marks = batch.redriven.iter().filter(|redriven| **redriven).count() * REDRIVEN.len();

@@ -9,7 +9,7 @@ use std::{future::Future, sync::Arc};
 
 use signalbox_egress::{Answered, Outcome};
 
-pub use body::{Delivered, rendered};
+pub use body::{Delivered, rendered_for};
 pub use webhooks::Webhooks;
 
 use super::{Event, Gap, Subscription};

@@ -10,9 +10,10 @@
 -- done).
 -- Caller: Store::ack
 
--- Reads the acknowledgements, and checks the keys that they change. Returns the valid ones, and a reply for each.
+-- Reads the acknowledgements, and checks the keys that they change. Returns the valid ones, those of subscriptions that ended,
+-- and a reply for each.
 local function read_acks(lanes)
-  local acks, replies, at = {}, {}, 2
+  local acks, ended, replies, at = {}, {}, {}, 2
   while ARGV[at] do
     local place, gaps = #replies + 1, tonumber(ARGV[at + 8])
     local ack = {
@@ -21,8 +22,11 @@ local function read_acks(lanes)
       events = tonumber(ARGV[at + 7]), gaps = lists.copy(ARGV, at + 9, at + 8 + gaps), counters = KEYS[9 + place],
     }
     replies[place] = 0
-    ack.kicks = lanes.holds(ack.worker, ack.job, ack.token, ack.name, ack.bid)
-    if ack.kicks then
+    ack.kicks, ack.has_ended = lanes.holds(ack.worker, ack.job, ack.token, ack.name, ack.bid)
+    if ack.has_ended then
+      lanes.expect('list', lanes.behind_key(ack.token))
+      ended[#ended + 1] = ack
+    elseif ack.kicks then
       ack.items = redis.call('LRANGE', lanes.batch_key(ack.bid), 3, -1)
       lanes.expect('hash', ack.counters, lanes.current_key(ack.token), lanes.generations_key(ack.token))
       lanes.expect('list', lanes.gaps_key(ack.token, ack.name), lanes.behind_key(ack.token))
@@ -30,15 +34,16 @@ local function read_acks(lanes)
     end
     at = at + 9 + gaps
   end
-  return acks, replies
+  return acks, ended, replies
 end
 
 local function main(lanes)
   local now = lanes.now(ARGV[1])
-  local acks, replies = read_acks(lanes)
-  if #acks == 0 then return replies end
+  local acks, ended, replies = read_acks(lanes)
   lanes.expect_own()
 
+  for i = 1, #ended do lanes.abandon(ended[i].worker, ended[i].job, ended[i].token) end
+  if #acks == 0 then return replies end
   local events = 0
   for i = 1, #acks do
     local ack = acks[i]

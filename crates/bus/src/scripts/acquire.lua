@@ -39,9 +39,13 @@ end
 -- What a worker needs to know of a lane. Raises an error if a key that it reads, or that `open_job` then writes to, has another
 -- type; it writes nothing.
 local function read_lane(lanes, token, generation, name, held)
-  local lane = { bid = redis.call('LINDEX', lanes.ready_key(token, name), 0) }
-  lane.promote = not lane.bid
-  if lane.promote then lane.bid = redis.call('HGET', lanes.current_key(token), name) end
+  local lane = {}
+  -- What a lane of a subscription that ended contains is not for the one that the client may have now.
+  if not lanes.has_ended(token, generation) then
+    lane.bid = redis.call('LINDEX', lanes.ready_key(token, name), 0)
+    lane.promote = not lane.bid
+    if lane.promote then lane.bid = redis.call('HGET', lanes.current_key(token), name) end
+  end
   lane.waits = lane.bid and not held and lanes.must_wait(token, generation)
   if not lane.bid or lane.waits then
     lanes.expect('list', lanes.behind_key(token))
@@ -54,8 +58,8 @@ local function read_lane(lanes, token, generation, name, held)
   return lane
 end
 
--- The job for the worker; nil if its lane is empty, or waits for an older generation, or cannot be read. In that case the job is
--- tried again later, so that it does not stop the others; `check` reports the lane.
+-- The job for the worker; nil if its lane is empty or has ended, or waits for an older generation, or cannot be read. In the last
+-- case the job is tried again later, so that it does not stop the others; `check` reports the lane.
 local function open_job(lanes, worker, job, now, held)
   local token, generation, number = lane_of(lanes, job)
   if not token then return nil end
@@ -63,6 +67,8 @@ local function open_job(lanes, worker, job, now, held)
   local is_readable, lane = pcall(read_lane, lanes, token, generation, name, held)
   if not is_readable then
     lanes.schedule(job, now + BROKEN_PAUSE_MS)
+    -- The list of jobs behind this one may be what cannot be read.
+    pcall(lanes.next_in_line, token)
     return nil
   end
   if not lane.bid then

@@ -131,9 +131,6 @@ function lanes.kicks(token)
   return redis.call('HGET', base .. 'subscriber:' .. token, 'kicks') or '0'
 end
 
--- Whether a job that was held is needed still. The lanes of a subscription that ended are removed in parts, first their jobs.
-function lanes.is_needed(job) return redis.call('SISMEMBER', KEYS[4], job) == 1 end
-
 -- Puts a job that was held into its next state, which depends on the current content of its lane: events that were
 -- appended in the meantime did not create another job. `kicks` is what `holds` returned. If the subscription has changed
 -- since then, `timeout` may be outdated, so a batch that fills is not waited for.
@@ -145,16 +142,31 @@ function lanes.settle(job, token, generation, name, timeout, now, kicks)
     return
   end
   local due = tonumber(redis.call('LINDEX', batch_key(bid), 1) or 0) + timeout
-  if not lanes.is_needed(job) then return end
   if due <= now or lanes.kicks(token) ~= kicks then return lanes.instant(job) end
   lanes.schedule(job, due)
 end
 
 -- If the worker holds the job and the batch is still in flight, returns `kicks` of the time when it was taken. A worker
--- whose job was taken away holds none; after a lost reply the job may already be held for the lane's next batch.
+-- whose job was taken away holds none; after a lost reply the job may already be held for the lane's next batch. If the
+-- subscription has ended, returns false, and true if the worker has to `abandon` the job.
 function lanes.holds(worker, job, token, name, bid)
   local held = redis.call('LRANGE', lanes.pending_key(worker), 0, 1)
-  return held[1] == job and redis.call('LINDEX', ready_key(token, name), 0) == bid and (held[2] or '0')
+  if held[1] ~= job then return false end
+  -- The lanes are removed in parts, first their jobs.
+  if lanes.has_ended(token, string.match(name, '^%d+')) or redis.call('SISMEMBER', KEYS[4], job) == 0 then
+    return false, true
+  end
+  return redis.call('LINDEX', ready_key(token, name), 0) == bid and (held[2] or '0')
+end
+
+-- Releases a worker that holds a job of a subscription that ended. Whatever became of the delivery, nothing is stored of it: the
+-- counters and dead letters of the subscription are removed already, and those of a later one are not its own.
+function lanes.abandon(worker, job, token)
+  lanes.expect_own()
+  lanes.expect('list', lanes.behind_key(token))
+  lanes.let_go(worker)
+  redis.call('SREM', KEYS[4], job)
+  lanes.next_in_line(token)
 end
 
 -- Releases a worker's job. Redis accepts the DEL at its memory limit, and then everything after it.

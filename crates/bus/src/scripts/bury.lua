@@ -23,7 +23,8 @@ local function main(lanes)
   local now = lanes.now(ARGV[1])
   local worker, job, token, generation = ARGV[2], ARGV[3], ARGV[4], ARGV[5]
   local name, bid = generation .. '.' .. ARGV[6], ARGV[7]
-  local kicks = lanes.holds(worker, job, token, name, bid)
+  local kicks, has_ended = lanes.holds(worker, job, token, name, bid)
+  if has_ended then lanes.abandon(worker, job, token) end
   if not kicks then return 0 end
   local items, head, more = lanes.oldest_of(bid, MAX_EVENTS)
   lanes.expect_own()

@@ -6,7 +6,7 @@
 -- ARGV[2]: string, reason, for the gap
 -- ARGV[3]: integer, number of waiting events that the subscriber keeps; empty if it keeps none
 -- ARGV[4]: integer, segment of the log that is to be freed; empty for any. Only a batch that may need it is dropped.
--- Returns how many events were dropped; 0 when nothing can be dropped.
+-- Returns how many events were dropped, which may be 0 for a batch without any; -1 when nothing can be dropped.
 -- Caller: Store::drop_oldest
 
 -- Ten seconds in ms, which is the span of one segment of the log.
@@ -25,7 +25,7 @@ local function main(lanes)
   local call = redis.call
   local token = ARGV[1]
   lanes.expect_own()
-  if not has_reason(lanes, token) then return 0 end
+  if not has_reason(lanes, token) then return -1 end
   local in_flight = {}
   for _, worker in ipairs(call('SMEMBERS', KEYS[7])) do
     local job = call('LINDEX', lanes.pending_key(worker), 0)
@@ -51,9 +51,9 @@ local function main(lanes)
       end
     end
   end
-  if not oldest then return 0 end
+  if not oldest then return -1 end
   -- What was published after the segment ended is not in it: the batch that needs it is in flight.
-  if ARGV[4] ~= '' and oldest.created >= EPOCH + (tonumber(ARGV[4]) + 1) * SEGMENT_MS then return 0 end
+  if ARGV[4] ~= '' and oldest.created >= EPOCH + (tonumber(ARGV[4]) + 1) * SEGMENT_MS then return -1 end
   local items, head, more = lanes.oldest_of(oldest.bid, MAX_EVENTS)
 
   if more then

@@ -8,7 +8,8 @@
 -- The words of a change: machine (empty when the group has no change; then there are no others), the header that the
 -- record must have (empty: the record must not exist), the version of the definition that must be current (empty: any),
 -- the record before the ID, the record after it, ms after which it expires (empty: no expiry), the ID of the label's last
--- event (empty: none), the number of index entries, and for each of these the key after `machine:`, the member, and its score
+-- event (empty: none), the bytes of the record that it replaces (0 if that is not counted, because it expires, or there is
+-- none), the number of index entries, and for each of these the key after `machine:`, the member, and its score
 -- (empty: it is removed); then the number of lines for the label's log (`object:machine:<machine>:<label>:log`), and, unless it is 0, how many lines the log
 -- keeps, ms after which it expires, and the lines.
 --
@@ -18,6 +19,7 @@
 local labels = {}
 local machines = string.match(lanes.objects, '^(.*)object:$') .. 'machine:'
 local owners = lanes.base .. 'environments'
+local recounts = machines .. 'recounts'
 -- Length of a header in bytes: format, incarnation, visit, revision.
 local HEADER = 21
 -- Maximum number of members or records that are collected before they are written.
@@ -28,8 +30,8 @@ local INDEX_BYTES = 256
 local MAX_MOVE_BYTES = 1024
 
 local pending, versions = {}, {}
--- The bytes of each label that was changed in this call, and by how many the labels of each machine have grown.
-local sizes, grown = {}, {}
+-- By how many bytes the labels of each machine have grown, and its recount (false if none is under way; see recount.lua).
+local grown, counts = {}, {}
 local indexes, index_list, records = {}, {}, {}
 
 -- The index with this key after `machine:`, what is to be added to it and removed from it, and the last score that this
@@ -48,29 +50,52 @@ end
 function labels.read(at, object)
   local words = ARGV
   if words[at] == '' then return nil, at + 1 end
-  local log, prev = at + 8 + 3 * words[at + 7], words[at + 6]
+  local log, prev = at + 9 + 3 * words[at + 8], words[at + 6]
   local lines = tonumber(words[log])
-  local change = { key = lanes.objects .. object, at = at, log = log, lines = lines, prev = prev ~= '' and prev }
+  local change = {
+    key = lanes.objects .. object, object = object, at = at, log = log, lines = lines, prev = prev ~= '' and prev,
+  }
   return change, lines == 0 and log + 1 or log + 3 + lines
 end
 
 -- By how many bytes the label grows, and how many it has afterwards. A record that expires is not counted, because its end
--- cannot be noticed. Only reads.
+-- cannot be noticed.
 local function growth(change)
-  local words, at, key = ARGV, change.at, change.key .. ':data'
-  local before, after = sizes[change.key] or 0, 0
-  if words[at + 1] ~= '' and not sizes[change.key] and redis.call('PTTL', key) == -1 then
-    before = redis.call('STRLEN', key) + INDEX_BYTES
-  end
+  local words, at, before, after = ARGV, change.at, tonumber(ARGV[change.at + 7]), 0
+  if before > 0 then before = before + INDEX_BYTES end
   if words[at + 5] == '' then after = #words[at + 3] + 8 + #words[at + 4] + INDEX_BYTES end
   return after - before, after
 end
 
--- The owner of a change that stores more data, in the counts of bytes (publish_quota.lua); nil for other changes. Only reads.
+-- The owner of a change that stores more data, in the counts of bytes (publish_quota.lua); nil for other changes.
 function labels.grows(change)
   local more, after = growth(change)
   local is_new = after > 0 and more == after
   if is_new or more > MAX_MOVE_BYTES then return 'machine:' .. ARGV[change.at] end
+end
+
+-- Whether a text is before or equal to another one, byte by byte, as Redis orders names. Lua's own order depends on the locale.
+local function is_up_to(text, last)
+  for i = 1, math.min(#text, #last) do
+    local a, b = string.byte(text, i), string.byte(last, i)
+    if a ~= b then return a < b end
+  end
+  return #text <= #last
+end
+
+-- Adds to the growth of a machine. A recount that is under way has counted the labels up to a name, so it has to follow
+-- their changes. Only reads.
+local function grow(machine, change)
+  local more, count = growth(change), counts[machine]
+  grown[machine] = (grown[machine] or 0) + more
+  if count == nil then
+    local bytes, last = string.match(redis.call('HGET', recounts, machine) or '', '^(%-?%d+) (.*)$')
+    count = bytes and { bytes = tonumber(bytes), last = last, changed = false } or false
+    counts[machine] = count
+  end
+  if count and is_up_to(string.sub(change.object, #machine + 10), count.last) then
+    count.bytes, count.changed = count.bytes + more, true
+  end
 end
 
 -- Whether the label has the state that the change expects, including earlier changes in this call. Only reads.
@@ -87,10 +112,8 @@ function labels.fits(change)
   end
   local header = pending[key] or redis.call('GETRANGE', key .. ':data', 0, HEADER - 1)
   if header ~= words[at + 1] then return false end
-  for entry = at + 8, change.log - 1, 3 do open_index(words[entry]) end
-  local more
-  more, sizes[key] = growth(change)
-  grown[machine] = (grown[machine] or 0) + more
+  for entry = at + 9, change.log - 1, 3 do open_index(words[entry]) end
+  grow(machine, change)
   pending[key] = string.sub(words[at + 3], 1, HEADER)
   return true
 end
@@ -145,7 +168,7 @@ function labels.write(change, id)
     records[n + 1], records[n + 2] = key, record
     if n + 2 >= 2 * MAX_TOGETHER then write_records() end
   end
-  for entry = at + 8, change.log - 1, 3 do put_entry(indexes[words[entry]], words[entry + 1], words[entry + 2]) end
+  for entry = at + 9, change.log - 1, 3 do put_entry(indexes[words[entry]], words[entry + 1], words[entry + 2]) end
   if change.lines > 0 then write_log(change) end
 end
 
@@ -156,6 +179,11 @@ function labels.finish()
   for machine, bytes in pairs(grown) do
     local owner = 'machine:' .. machine
     if redis.call('HINCRBY', owners, owner, string.format('%.0f', bytes)) <= 0 then redis.call('HDEL', owners, owner) end
+  end
+  for machine, count in pairs(counts) do
+    if count and count.changed then
+      redis.call('HSET', recounts, machine, string.format('%.0f %s', count.bytes, count.last))
+    end
   end
   for i = 1, #index_list do write_index(index_list[i]) end
   local due = indexes.due

@@ -112,6 +112,14 @@ function lanes.generations(token)
   return list
 end
 
+-- Whether the subscription of a generation has ended, so that its lanes are being removed. What they contain is neither
+-- delivered nor settled nor inherited: the client may have another subscription by now, and nothing of the earlier one is for
+-- it. Scripts ask after their first write as well, so it raises no error.
+function lanes.has_ended(token, generation)
+  local upto = redis.pcall('HGET', base .. 'purge', token)
+  return type(upto) == 'string' and (tonumber(upto) or 0) >= tonumber(generation)
+end
+
 -- The gap that spans two gaps, with the reason of the older one.
 local function merge(older, newer)
   local f1, l1, c1, reason = string.match(older, '^(%d+) (%d+) (%d+) (.*)$')
@@ -151,8 +159,8 @@ local function inherit(token, heirs, gaps)
   end
 end
 
--- Removes a generation without batches if there is a newer one. Its gaps are reported by every lane of the next one,
--- because the new lanes of its objects are not known here. Jobs that waited for it become ready.
+-- Removes a generation without batches if there is a newer one. If that is of the same subscription, its lanes report the gaps,
+-- each of them all, because the new lanes of the objects are not known here. Jobs that waited for it become ready.
 local function retire(token, generations, at)
   local old, next_one = generations[at], generations[at + 1]
   local gaps = {}
@@ -161,7 +169,7 @@ local function retire(token, generations, at)
     for _, entry in ipairs(redis.call('LRANGE', key, 0, -1)) do gaps[#gaps + 1] = entry end
     redis.call('DEL', key)
   end
-  if #gaps > 0 then inherit(token, next_one, gaps) end
+  if #gaps > 0 and not lanes.has_ended(token, old.name) then inherit(token, next_one, gaps) end
   redis.call('HDEL', generations_key(token), old.name, old.name .. ':lanes')
   for _, job in ipairs(redis.call('SMEMBERS', waiting_key(token))) do lanes.instant(job) end
   redis.call('DEL', waiting_key(token))

@@ -17,7 +17,8 @@ local function main(lanes)
   local now = lanes.now(ARGV[1])
   local worker, job, token, generation = ARGV[2], ARGV[3], ARGV[4], ARGV[5]
   local name, bid = generation .. '.' .. ARGV[6], ARGV[7]
-  local kicks = lanes.holds(worker, job, token, name, bid)
+  local kicks, has_ended = lanes.holds(worker, job, token, name, bid)
+  if has_ended then lanes.abandon(worker, job, token) end
   if not kicks then return 0 end
   local batch, is_halved = lanes.batch_key(bid), ARGV[11] == '1'
   local items = call('LRANGE', batch, 0, is_halved and -1 or 2)
@@ -53,7 +54,7 @@ local function main(lanes)
   end
   if ARGV[8] == '0' or lanes.kicks(token) ~= kicks then
     lanes.instant(job)
-  elseif lanes.is_needed(job) then
+  else
     lanes.schedule(job, now + tonumber(ARGV[8]))
   end
   lanes.next_in_line(token)

@@ -13,7 +13,7 @@
 -- KEYS[16]: hash, `exchanged_at`: when the two hashes of objects were last exchanged; `logged`: the last id in the
 -- log, while a later one went to a backend; `full`: until when and for which environments memory is too short
 -- KEYS[17]: hash, client -> how many idempotency keys it uses and when that was counted, if these are many
--- KEYS[18...]: hash, a topic's counter, for each topic; then two for each client with idempotency keys: hash, key
+-- KEYS[18...]: hash, a topic's counter, for each topic; then two for each client: hash, idempotency key
 -- digest -> the publish under it; zset, key digest -> when; then, if there are queues: hash, messages of queues
 -- by segment of the log; zset, queues by when they have something due; zset, the ring of each queue
 -- ARGV[1]: integer, unix ms; empty for the time of this server
@@ -28,7 +28,7 @@
 -- ARGV[10]: integer, ms to remember them
 -- ARGV[11]: integer, number of subscribers
 -- ARGV[12]: integer, number of topics
--- ARGV[13]: integer, number of clients with idempotency keys
+-- ARGV[13]: integer, number of clients
 -- ARGV[14]: integer, number of groups
 -- ARGV[15]: integer, number of queues
 -- ARGV[16]: integer, maximum number of events in the queue of one object
@@ -39,8 +39,8 @@
 -- topic its name, the number of its subscribers and their places in the list before; for each client its name; for each
 -- queue how many messages
 -- of a facet may be in flight, 0 for no limit, and if it is bounded `:max:facet_max:drop` (see facets.bound); for each
--- group its object, the object's hash, either nothing or `client digest body` (the client's place, the digest of the
--- idempotency key, the digest of the content), the object's new state, `null` to remove it or nothing, the object's backend
+-- group its object, the object's hash, the client's place or `client digest body` (with the digest of the idempotency key and
+-- the digest of the content), the object's new state, `null` to remove it or nothing, the object's backend
 -- or nothing, the
 -- number of its events, and for each of these the topic's place (0 for none: a message), the live channel, the rest of
 -- its JSON and, if there are queues, `place:weight` for each queue that takes it, each with `:rules` if the facet has
@@ -50,7 +50,7 @@
 -- Returns `ok` and three words for each event: id, prev or `-`, tprev or `-`; within a group ids follow each other by
 -- 64. Or three words for a group: `r`, its first id, `-` for a repeat under its key; `c`, `-`, `-` for something else
 -- under the key; `f`, `-`, `-` when the object's queue is full; `q`, `-`, `-` for a message when a pull queue is full; `e`,
--- `-`, `-` when its environment stores too many bytes; `m`, `-`, `-` when memory is short and its environment uses most; `k`,
+-- `-`, `-` when its environment stores too many bytes; `m`, `-`, `-` when memory is short and its environment or its client uses most; `k`,
 -- ms, `-` when its client has no key left, and in how many ms its oldest one expires; `x`, `-`, `-`
 -- when the label is not as its change expects it; `n`, `-`, `-` for a change without events. Or one word, when nothing
 -- was done: `stale` (the registry has another stamp), `empty` (the registry does not exist), `late` (a later call of
@@ -144,13 +144,15 @@ local function read_topics(at, count, subscribers)
   return topics, at
 end
 
--- `published` has what this call publishes under each digest; `fields` and `times` are the values that are written.
--- `used` is the number of keys that have not expired, with those of this call.
+-- `owner` is what its bytes are counted for. If it uses idempotency keys (`keyed`), `published` has what this call publishes
+-- under each digest, `fields` and `times` are the values that are written, and `used` is the number of keys that have not
+-- expired, with those of this call.
 local function read_clients(at, first, count)
   local clients = {}
   for c = 1, count do
     clients[c] = {
-      name = ARGV[at + c - 1], bodies = KEYS[first + 2 * c - 1], ages = KEYS[first + 2 * c], published = {},
+      name = ARGV[at + c - 1], owner = 'publisher:' .. ARGV[at + c - 1], keyed = false,
+      bodies = KEYS[first + 2 * c - 1], ages = KEYS[first + 2 * c], published = {},
       fields = {}, times = {}, used = false, wait = false,
     }
   end
@@ -179,12 +181,13 @@ local function read_groups(at, count, topics, clients, labels)
     local key, n = words[at + 2], tonumber(words[at + 5])
     local group = {
       object = words[at], hash = tonumber(words[at + 1]), state = words[at + 3], backend = words[at + 4],
-      memory = false, to = false,
+      memory = false, to = false, client = clients[tonumber(key)], digest = false,
     }
-    if key ~= '' then
+    if not group.client then
       local client
       client, group.digest, group.body = string.match(key, '^(%d+) (%S+) (%S+)$')
       group.client = clients[tonumber(client)]
+      group.client.keyed = true
     end
     at = at + 6
     for i = 1, n do
@@ -247,10 +250,11 @@ local function expect_touched(lanes, facets, log, clients, queues)
     lanes.expect('list', log[s].order_key)
     lanes.expect('hash', log[s].key .. ':environments', log[s].held_key)
   end
-  if #clients > 0 then lanes.expect('hash', keys.used_keys) end
   for c = 1, #clients do
-    lanes.expect('hash', clients[c].bodies)
-    lanes.expect('zset', clients[c].ages)
+    if clients[c].keyed then
+      lanes.expect('hash', keys.used_keys, clients[c].bodies)
+      lanes.expect('zset', clients[c].ages)
+    end
   end
   for q = 1, #queues do
     local queue = queues[q]

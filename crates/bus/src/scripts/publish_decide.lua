@@ -143,8 +143,9 @@ local function published_before(group, now)
   return 'r', id
 end
 
--- In how many ms a client's oldest key expires, if the client may have no more keys, or if memory is short and its keys use
--- most; else nil. A key is never forgotten before it expires, because its event could then be published twice.
+-- After how many ms a client may have another key: when its oldest one expires if it may have no more, and when memory is
+-- checked again if that is short and its keys use most; nil for now. A key is never forgotten before it expires, because its event
+-- could then be published twice.
 local function wait_for_key(client, now, quota)
   local expired = digits(math.max(now - args.key_ms, 0))
   client.used = client.used or redis.call('ZCARD', client.ages) - redis.call('ZCOUNT', client.ages, '-inf', expired)
@@ -152,7 +153,9 @@ local function wait_for_key(client, now, quota)
   if client.used < args.max_keys and not is_full then return nil end
   if not client.wait then
     local oldest = redis.call('ZRANGE', client.ages, '(' .. expired, '+inf', 'BYSCORE', 'LIMIT', 0, 1, 'WITHSCORES')
-    client.wait = digits(math.max((tonumber(oldest[2]) or now) + args.key_ms - now, 1))
+    local wait = (tonumber(oldest[2]) or now) + args.key_ms - now
+    if client.used < args.max_keys then wait = math.min(wait, quota.full_ms) end
+    client.wait = digits(math.max(wait, 1))
   end
   return client.wait
 end
@@ -170,7 +173,7 @@ end
 
 -- The first two words of the reply to a rejected group; nil if the group is accepted.
 local function refusal(group, now, to, labels, facets, queues, quota, states)
-  if group.client then
+  if group.digest then
     local word, id = published_before(group, now)
     if word then return word, id end
     local wait = wait_for_key(group.client, now, quota)
@@ -192,7 +195,7 @@ local function accept(group, ids, log, base, facets, queues, reply, now, quota)
     if to_log then
       ids.logged = event.id
       local segment = put_in_log(log, event, ids.last, base)
-      charge(quota, event, segment)
+      charge(quota, event, segment, group.client.owner)
       if event.topic then put_in_lanes(event.topic, event.id, #event.entry, group.hash) end
       if event.queues ~= '' then put_in_queues(facets, queues, event, segment, now, quota) end
     else
@@ -218,7 +221,7 @@ local function decide(groups, now, ids, base, facets, queues, labels, quota, sta
       accept(group, ids, log, base, facets, queues, reply, now, quota)
       charge_state(quota, states, group)
       if group.change then changes = true end
-      if group.client then note_key(group, now) end
+      if group.digest then note_key(group, now) end
     end
   end
   return log, table.concat(reply, ' '), changes

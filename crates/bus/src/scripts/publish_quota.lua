@@ -1,6 +1,7 @@
 
 -- Part 2b, the bytes that the fabric stores for each owner. For an environment these are its events in the log, those that
--- wait for a backend, delayed messages, and states of objects; for `machine:<name>` the labels of a state machine. Names of
+-- wait for a backend, delayed messages, and states of objects; for `machine:<name>` the labels of a state machine. The bytes
+-- in the log are counted for `publisher:<client>` as well, because a client may use any number of environments. Names of
 -- environments have no colon. One hash has the counts of all subsystems, so that each script that stores or removes data can
 -- change them. If memory is short, they show which owners use most.
 
@@ -13,10 +14,10 @@ end
 -- `full` is what housekeeping noted because memory is short: unix ms, a space, and each owner that uses most, behind the
 -- length of its name and a colon. `client:<name>` is a client with many idempotency keys.
 local function open_quota(groups, base, full, now)
-  local quota = { key = base .. 'environments', used = false, added = {}, full = false }
+  local quota = { key = base .. 'environments', used = false, added = {}, full = false, full_ms = 0 }
   local till, refused = string.match(full or '', '^(%d+) (.*)$')
   if till and tonumber(till) > now then
-    quota.full = {}
+    quota.full, quota.full_ms = {}, tonumber(till) - now
     local at, from, to, length = 1
     repeat
       from, to, length = string.find(refused, '^(%d+):', at)
@@ -64,7 +65,7 @@ local function over_quota(group, quota, labels, states)
     local event = group[i]
     if not (event.topic and string.find(event.topic.name, 'signalbox.', 1, true) == 1) then
       local env = environment_of(event)
-      if quota.full and quota.full[env] then return 'm' end
+      if quota.full and (quota.full[env] or quota.full[group.client.owner]) then return 'm' end
       if quota.used then
         needed[env] = (needed[env] or quota.used[env]) + #event.rest
         if needed[env] > args.environment_bytes then return 'e' end
@@ -73,12 +74,16 @@ local function over_quota(group, quota, labels, states)
   end
 end
 
--- Counts a stored body, once for each segment of the log that contains it.
-local function charge(quota, event, segment)
-  local env, size = environment_of(event), #event.entry
+-- Counts a stored body, once for each segment of the log that contains it; there, for its publisher as well.
+local function charge(quota, event, segment, publisher)
+  local env, size, added = environment_of(event), #event.entry, quota.added
   if quota.used then quota.used[env] = quota.used[env] + size end
-  quota.added[env] = (quota.added[env] or 0) + size
-  if segment then segment.environments[env] = (segment.environments[env] or 0) + size end
+  added[env] = (added[env] or 0) + size
+  if segment then
+    local owners = segment.environments
+    added[publisher] = (added[publisher] or 0) + size
+    owners[env], owners[publisher] = (owners[env] or 0) + size, (owners[publisher] or 0) + size
+  end
 end
 
 -- Reads which environments the states of a call's objects are counted for.

@@ -11,16 +11,15 @@
 
 local function main(lanes)
   local worker, job, token, before = ARGV[2], ARGV[3], ARGV[4], ARGV[8]
-  local kicks = lanes.holds(worker, job, token, ARGV[5] .. '.' .. ARGV[6], ARGV[7])
+  local kicks, has_ended = lanes.holds(worker, job, token, ARGV[5] .. '.' .. ARGV[6], ARGV[7])
+  if has_ended then lanes.abandon(worker, job, token) end
   if not kicks then return 0 end
   lanes.expect_own()
   lanes.expect('list', lanes.behind_key(token), lanes.slow_key)
   local is_held = before ~= '' and redis.call('LINDEX', lanes.pending_key(before), 0) == ARGV[9]
 
   lanes.let_go(worker)
-  if not lanes.is_needed(job) then
-    lanes.next_in_line(token)
-  elseif lanes.kicks(token) ~= kicks then
+  if lanes.kicks(token) ~= kicks then
     lanes.instant(job)
   elseif before == '' then
     redis.call('RPUSH', lanes.slow_key, job)

@@ -13,6 +13,10 @@ local function main(lanes)
   -- With the job, the list has a count; see lanes.kicks.
   local jobs = call('LRANGE', pending, 0, 0)
   lanes.expect_own()
+  for _, job in ipairs(jobs) do
+    local readable, what = pcall(cmsgpack.unpack, job)
+    if readable then lanes.expect('list', lanes.behind_key(what[2][1])) end
+  end
 
   call('DEL', pending)
   call('SREM', KEYS[7], worker)

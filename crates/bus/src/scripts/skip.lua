@@ -71,7 +71,7 @@ local function main(lanes)
   local left, first = { count = tonumber(ARGV[8]) }, tonumber(ARGV[9])
   for _, generation in ipairs(lanes.generations(ARGV[2])) do
     local is_first = first == tonumber(generation.name)
-    if not first or first <= tonumber(generation.name) then
+    if (not first or first <= tonumber(generation.name)) and not lanes.has_ended(ARGV[2], generation.name) then
       local number = generation.lanes > 0 and tonumber(ARGV[4]) % generation.lanes or 0
       local cursor = { at = 0, searched = 0 }
       if is_first then cursor = { at = tonumber(ARGV[10]), searched = tonumber(ARGV[11]), bid = ARGV[12] } end

@@ -301,19 +301,40 @@ impl Store {
         Ok(noted)
     }
 
-    /// Drops the subscriber's oldest batch; how many events it had.
-    pub(crate) async fn drop_oldest(&self, token: &str, reason: &str) -> Result<u64, Error> {
-        self.lanes_call(&DROP).arg(token).arg(reason).arg("").arg("").run(self.redis()).await
+    /// Drops the subscriber's oldest batch; how many events it had, or `None` if there is none to drop.
+    pub(crate) async fn drop_oldest(&self, token: &str, reason: &str) -> Result<Option<u64>, Error> {
+        self.drop_batch(token, reason, "", "").await
     }
 
     /// The same, if more than `most` events wait for the subscriber.
-    pub(crate) async fn drop_above(&self, token: &str, reason: &str, most: u64) -> Result<u64, Error> {
-        self.lanes_call(&DROP).arg(token).arg(reason).arg(most).arg("").run(self.redis()).await
+    pub(crate) async fn drop_above(
+        &self,
+        token: &str,
+        reason: &str,
+        most: u64,
+    ) -> Result<Option<u64>, Error> {
+        self.drop_batch(token, reason, &most.to_string(), "").await
     }
 
     /// The same, if the subscriber needs this segment of the log and the batch may be why.
-    pub(crate) async fn drop_from(&self, token: &str, reason: &str, segment: u64) -> Result<u64, Error> {
-        self.lanes_call(&DROP).arg(token).arg(reason).arg("").arg(segment).run(self.redis()).await
+    pub(crate) async fn drop_from(
+        &self,
+        token: &str,
+        reason: &str,
+        segment: u64,
+    ) -> Result<Option<u64>, Error> {
+        self.drop_batch(token, reason, "", &segment.to_string()).await
+    }
+
+    async fn drop_batch(
+        &self,
+        token: &str,
+        reason: &str,
+        most: &str,
+        segment: &str,
+    ) -> Result<Option<u64>, Error> {
+        let call = self.lanes_call(&DROP).arg(token).arg(reason).arg(most).arg(segment);
+        Ok(u64::try_from(call.run::<i64>(self.redis()).await?).ok())
     }
 
     /// Ends the pauses of the subscriber's lanes. Batches that fill wait `timeout_ms` at most.

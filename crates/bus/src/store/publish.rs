@@ -44,7 +44,7 @@ pub(crate) struct FanOut {
     pub targets: Vec<Target>,
     /// The topics of the call, each with the places of its subscribers in `targets`.
     pub topics: Vec<(Arc<str>, Vec<usize>)>,
-    /// Clients whose events carry idempotency keys.
+    /// The clients of the call.
     pub clients: Vec<Arc<str>>,
     /// The queues of the call, each with its limits as the script reads them.
     pub queues: Vec<(Arc<str>, String)>,
@@ -59,8 +59,10 @@ pub(crate) struct Group<'a> {
     pub state: Option<&'a str>,
     /// The backend that gets its events instead of the bus.
     pub backend: Option<&'a str>,
-    /// Its client's place in [`FanOut::clients`], the digest of its key, the digest of its content.
-    pub idempotency: Option<(usize, &'a str, &'a str)>,
+    /// Its client's place in [`FanOut::clients`].
+    pub client: usize,
+    /// The digest of its idempotency key, and the digest of its content.
+    pub idempotency: Option<(&'a str, &'a str)>,
     pub events: Vec<Published<'a>>,
     /// A change of a label in the same step. It is made only if the label is as the change expects it.
     pub change: Option<&'a Change>,
@@ -225,8 +227,8 @@ impl Store {
         for group in call.groups {
             script = script.arg(group.object).arg(group.hash);
             script = match group.idempotency {
-                None => script.arg(""),
-                Some((client, key, body)) => script.arg(format!("{} {key} {body}", client + 1)),
+                None => script.arg(group.client + 1),
+                Some((key, body)) => script.arg(format!("{} {key} {body}", group.client + 1)),
             };
             script = script
                 .arg(group.state.unwrap_or_default())
@@ -268,6 +270,7 @@ fn words_of(change: Option<&Change>) -> Vec<Cow<'_, [u8]>> {
         Cow::Borrowed(change.tail.as_slice()),
         owned(text(change.ttl_ms)),
         owned(text(change.prev.map(|EventId(id)| id))),
+        owned(change.replaced.to_string()),
         owned(change.indexes.len().to_string()),
     ];
     for index in &change.indexes {

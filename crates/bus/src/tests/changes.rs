@@ -25,6 +25,7 @@ fn change(expected: Option<u8>, revision: u8) -> Change {
         tail: b"tail".to_vec(),
         ttl_ms: None,
         prev: None,
+        replaced: 0,
         log: crate::Log::default(),
         indexes: vec![
             Index { key: "m:in:old".into(), member: "a".into(), score: None },

@@ -88,10 +88,11 @@ impl Hands {
                 hash: lane_hash(event.object()),
                 state: None,
                 backend: None,
+                client: 0,
                 idempotency: event
                     .idempotency_key
                     .as_deref()
-                    .map(|key| (0, key, if event.timestamp_ms.is_some() { "other" } else { "body" })),
+                    .map(|key| (key, if event.timestamp_ms.is_some() { "other" } else { "body" })),
                 events: vec![Published {
                     topic: Some(*topic),
                     channel: "shop:update:t",

@@ -1,7 +1,10 @@
 //! Every edge of the two diagrams, batch and job, walked on a real Redis.
 
 use super::{hands::*, support::*, truth::*};
-use crate::store::Target;
+use crate::{
+    event::lane_hash,
+    store::{Holder, Target},
+};
 use signalbox_testkit::Server;
 
 async fn count(hands: &Hands, command: &'static str, key: &str) -> i64 {
@@ -265,6 +268,31 @@ async fn an_unreadable_job_stops_no_worker() {
     let taken = hands.take("w").await;
     assert!(hands.ack(&taken).await);
     assert_true(&redis, "bad jobs").await;
+}
+
+#[tokio::test]
+async fn a_lane_that_cannot_be_read_does_not_stop_those_behind_it() {
+    let server = Server::in_memory().await;
+    let mut hands = Hands::new(&server, vec![subscriber("s", 3, 1, 0)]).await;
+    let redis = hands.store.shard().redis().clone();
+    // Objects of three lanes.
+    let of_lane = |lane| (0..).map(|n: u32| n.to_string()).find(|url| lane_hash(url) % 3 == lane).unwrap();
+    for lane in 0..3 {
+        hands.publish_urls(&[&of_lane(lane)]).await;
+    }
+    let first = hands.take("w").await;
+    let holder = Holder { worker: "w".to_owned(), job: first.held.job.clone() };
+    let mut behind = Vec::new();
+    for worker in ["x", "y"] {
+        let taken = hands.take(worker).await;
+        assert!(hands.store.refuse(&taken.held, Some(&holder), 50).await.unwrap());
+        behind.push(taken.held);
+    }
+    let damaged = format!("bus:gaps:s:{}.{}", behind[0].generation, behind[0].lane);
+    number(&redis, "APPEND", &[&damaged, "x"]).await;
+    assert!(hands.nack(&first, 3_600_000, false).await);
+    let taken = hands.take("x").await;
+    assert_eq!(taken.held.lane, behind[1].lane);
 }
 
 #[tokio::test]

@@ -13,6 +13,7 @@ mod chaos;
 mod check;
 mod cost;
 mod credentials;
+mod ended;
 mod faults;
 mod hands;
 mod largest;

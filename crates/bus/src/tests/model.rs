@@ -132,7 +132,7 @@ impl Model {
             Step::Zombie => self.zombie().await,
             Step::Drop(who) => {
                 let dropped = self.hands.store.drop_oldest(TOKENS[*who], "limit").await.unwrap();
-                self.seen.get_mut(TOKENS[*who]).unwrap().gone += dropped;
+                self.seen.get_mut(TOKENS[*who]).unwrap().gone += dropped.unwrap_or_default();
             }
             Step::Concurrency(who, lanes) => {
                 self.generation += 1;

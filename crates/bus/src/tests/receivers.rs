@@ -227,6 +227,34 @@ async fn a_subscription_has_limits_of_its_own_and_a_log_of_its_attempts() {
 }
 
 #[tokio::test]
+async fn pages_of_dead_letters_leave_out_none_if_others_are_removed_in_the_meantime() {
+    let server = Server::in_memory().await;
+    let recorder = Recorder::default();
+    let pacemaker = running(&server, &recorder).await;
+    let bus = &pacemaker.handle;
+    recorder.answers(|_, _| failed());
+    bus.subscribe("s", Wanted { max_events: Some(1), ..wanted(&["orders"]) }).await.unwrap();
+    bus.alter("s", Alteration { max_attempts: Some(Some(1)), ..Alteration::default() }).await.unwrap();
+    for _ in 0..6 {
+        bus.publish("shop", "orders", vec![event("https://a/1")]).await[0].unwrap();
+    }
+    eventually("the dead letters", || async {
+        equal(bus.dead_letters("s", None, 10).await.unwrap().items.len(), 6)
+    })
+    .await;
+    let ids = |page: &crate::Page<crate::DeadLetter>| {
+        page.items.iter().map(|letter| letter.event.id).collect::<Vec<_>>()
+    };
+    let all = ids(&bus.dead_letters("s", None, 10).await.unwrap());
+    let page = bus.dead_letters("s", None, 3).await.unwrap();
+    // The oldest ones beyond a limit are removed.
+    let redis = server.open::<FabricRole>();
+    redis.command("LTRIM").arg(&["bus:dead:s", "2", "-1"][..]).run().await.unwrap();
+    let rest = bus.dead_letters("s", page.cursor.as_deref(), 10).await.unwrap();
+    assert_eq!((ids(&rest), rest.cursor), (all[3..].to_vec(), None));
+}
+
+#[tokio::test]
 async fn a_paused_subscription_collects_its_events_and_a_disabled_one_does_not() {
     let server = Server::in_memory().await;
     let recorder = Recorder::default();

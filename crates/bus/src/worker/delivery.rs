@@ -118,7 +118,7 @@ impl<D: Deliverer> Delivery<D> {
             response: None,
             next: None,
         };
-        self.core.attempts.note(&taken.held.token, entry);
+        self.core.attempts.note(&taken.held, entry);
     }
 
     /// A disabled or paused subscription gets no deliveries. Its waiting events become dead letters when they are old
@@ -268,7 +268,7 @@ impl<D: Deliverer> Delivery<D> {
             response: attempt.answered.excerpt.clone(),
             next,
         };
-        self.core.attempts.note(&taken.held.token, entry);
+        self.core.attempts.note(&taken.held, entry);
     }
 
     /// The callback answered that it is gone permanently.
@@ -278,9 +278,10 @@ impl<D: Deliverer> Delivery<D> {
         let disabled = self
             .core
             .change(|registry, _| {
-                // Unless it subscribed again in the meantime, with another callback.
+                // Unless it subscribed again in the meantime, or changed its callback.
                 if let Some(one) = registry.subscriptions.get_mut(token)
                     && one.callback == *callback
+                    && one.generation == subscription.generation
                 {
                     one.disabled = Some("the callback answered that it is gone".into());
                 }

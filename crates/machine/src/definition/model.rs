@@ -50,6 +50,11 @@ impl Machine {
         self.hosts.iter().map(|host| &**host).chain(named)
     }
 
+    /// The version types under which its `route` actions register instances, as far as they contain no placeholders.
+    pub fn version_types(&self) -> impl Iterator<Item = String> {
+        self.states.iter().filter_map(|state| state.action()?.call.constant_version_type())
+    }
+
     /// The indexed metadata paths, by whose values labels can be found.
     pub fn index(&self) -> &[Path] {
         &self.index

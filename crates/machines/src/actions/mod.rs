@@ -14,7 +14,8 @@ use signalbox_machine::{
     render::{self, Filling, token},
 };
 
-use crate::{Secrets, log::shortened, record::Record, secrets::Values};
+use crate::{AuditLog, Secrets, Version, log::shortened, record::Record, secrets::Values};
+use signalbox_access::Effect;
 use signalbox_bus::{self as bus, Kind, NewEvent, Refusal, is_topic_name};
 use signalbox_egress::{Client, Place};
 use signalbox_routing::Registry;
@@ -93,6 +94,7 @@ pub(crate) struct Actions {
     pub(crate) bus: bus::Handle,
     pub(crate) routes: Registry,
     pub(crate) secrets: Secrets,
+    pub(crate) audit: AuditLog,
 }
 
 impl Actions {
@@ -109,10 +111,11 @@ impl Actions {
     /// Makes one attempt of the action that the label is in. A call takes `place`, or waits for one within its timeout.
     pub(crate) async fn perform(
         &self,
-        (machine, label): (&Machine, &str),
+        (version, label): (&Version, &str),
         record: &Record,
         place: Option<Place>,
     ) -> Attempted {
+        let machine = &*version.machine;
         let Some(action) = machine.state(&record.state).and_then(State::action) else {
             return Outcome::failed("the state is not an action in the present definition").into();
         };
@@ -128,11 +131,9 @@ impl Actions {
                 render::Request::Webhook { url, body } => {
                     self.webhook((machine, action), (&url, place), body.to_string(), &token).await
                 }
-                render::Request::Route(change) => {
-                    route::apply(&self.routes, machine, label, change).await.into()
-                }
+                render::Request::Route(change) => route::apply(self, version, label, change).await.into(),
                 render::Request::Publish { topic, kind, url, data } => {
-                    self.publish(machine, (&topic, &kind, url), data.as_ref(), token).await.into()
+                    self.publish(version, (&topic, &kind, url), data.as_ref(), token).await.into()
                 }
             }
         };
@@ -226,11 +227,14 @@ impl Actions {
 
     async fn publish(
         &self,
-        machine: &Machine,
+        version: &Version,
         (topic, kind, url): (&str, &str, String),
         data: Option<&Value>,
         token: String,
     ) -> Outcome {
+        if let Err(denied) = version.may(Effect::Publish) {
+            return Outcome::permanent(version.why_not(&denied));
+        }
         let kind = match kind {
             "create" => Kind::Create,
             "update" => Kind::Update,
@@ -253,7 +257,7 @@ impl Actions {
             object: None,
             idempotency_key: Some(token),
         };
-        let client = format!("machine:{}", machine.name());
+        let client = format!("machine:{}", version.machine.name());
         match self.bus.publish(&client, topic, vec![new]).await.pop() {
             // A conflict means that the event was published before, with other data because metadata has changed since.
             Some(Ok(_) | Err(Refusal::Conflict)) => Outcome::Done(None),

@@ -3,17 +3,19 @@
 //!
 //! An action is confined by its definition, never by what metadata contains: it changes the hosts that the definition
 //! names, and registers instances under IDs of its own label. So clients that may only update metadata cannot change
-//! other routes.
+//! other routes. And it does nothing that the author of the definition may not do: the route table checks each change for a
+//! caller with the author's permissions, as it does for the API.
 
 use serde_json::{Value, json};
 use signalbox_machine::render::RouteChange;
 
-use super::Outcome;
+use super::{Actions, Outcome};
+use crate::{Change, Version};
 use sha2::{Digest as _, Sha256};
-use signalbox_access::{Caller, HostPattern};
+use signalbox_access::{Caller, Effect, HostPattern};
 use signalbox_machine::Machine;
-use signalbox_route_table::{Hostname, InstanceId, Invalid, Label, NewInstance, Policy, Spec, State};
-use signalbox_routing::{Error, Registry};
+use signalbox_route_table::{Hostname, InstanceId, Invalid, Label, NewInstance, Policy, Share, Spec};
+use signalbox_routing::{AlteredPolicy, Error, RouteChange as Changed};
 
 /// The longest label that is part of an instance's ID as it is.
 const MAX_PLAIN_LABEL: usize = 24;
@@ -40,46 +42,79 @@ fn digest(text: &str) -> String {
     Sha256::digest(text).iter().take(8).map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// Makes all changes in this order; they are in the routes Redis afterwards.
-pub(super) async fn apply(routes: &Registry, machine: &Machine, label: &str, route: RouteChange) -> Outcome {
+/// Makes all changes in this order; they are in the routes Redis afterwards, and in the audit log.
+pub(super) async fn apply(actions: &Actions, version: &Version, label: &str, route: RouteChange) -> Outcome {
+    let machine = &*version.machine;
     let hosts = match hosts(machine) {
         Ok(hosts) => hosts,
         Err(invalid) => return Outcome::permanent(invalid.to_string()),
     };
     let ids = owned_ids(machine.name(), label);
-    let caller = Caller::of_machine(machine.name(), hosts, ids.clone());
-    match change(routes, &caller, &ids, route).await {
-        Ok(()) => Outcome::Done(None),
-        Err(Failure::Permanent(why)) => Outcome::permanent(why),
-        Err(Failure::Route(error)) => {
-            let why = error.to_string();
-            match error {
-                Error::Invalid(_)
-                | Error::NoHost
-                | Error::NoInstance(_)
-                | Error::InstanceNotAllowed
-                | Error::IdNotAllowed(_)
-                | Error::VersionTypeNotAllowed(_)
-                | Error::HostFull { .. }
-                | Error::TokenFull { .. }
-                | Error::CannotPromote { .. } => Outcome::permanent(why),
-                Error::HostNotAllowed { hostname } => Outcome::permanent(not_allowed(&hostname)),
-                // Another attempt may succeed: the instance that has the address may be draining.
-                _ => Outcome::failed(why),
-            }
-        }
+    let caller = Caller::of_machine(machine.name(), &version.author, hosts, ids.clone());
+    let by = By { actions, version, caller, ids, label };
+    let target = format!("/hosts/{}", route.host);
+    let (refused, outcome) = match by.change(route).await {
+        Ok(()) => return Outcome::Done(None),
+        Err(failure) => failure.outcome(),
+    };
+    if let Some(code) = refused {
+        by.record(SET_POLICY, target, Some(code), [None, None]).await;
     }
+    outcome
 }
+
+/// The calls of the API that have the same effects, for the audit log.
+const SET_POLICY: (&str, &str) = ("PUT", "/hosts/{hostname}");
+const REGISTER: (&str, &str) = ("PUT", "/instances/{id}");
+const DRAIN: (&str, &str) = ("POST", "/instances/{id}/drain");
 
 enum Failure {
     /// Another attempt would fail for the same reason.
     Permanent(String),
+    /// The author or the definition does not allow the change.
+    Refused(&'static str, String),
+    /// The change was made, and its record was not stored.
+    Unrecorded,
     Route(Error),
 }
 
 impl<E: Into<Error>> From<E> for Failure {
     fn from(error: E) -> Self {
         Self::Route(error.into())
+    }
+}
+
+impl Failure {
+    /// The code of a refusal, and the outcome of the action.
+    fn outcome(self) -> (Option<&'static str>, Outcome) {
+        let error = match self {
+            Self::Permanent(why) => return (None, Outcome::permanent(why)),
+            Self::Refused(code, why) => return (Some(code), Outcome::permanent(why)),
+            Self::Unrecorded => {
+                return (
+                    None,
+                    Outcome::failed("the change cannot be recorded in the audit log at the moment"),
+                );
+            }
+            Self::Route(error) => error,
+        };
+        let why = error.to_string();
+        match error {
+            Error::HostNotAllowed { hostname } => {
+                (Some("host_not_allowed"), Outcome::permanent(not_allowed(&hostname)))
+            }
+            Error::InstanceNotAllowed => (Some("host_not_allowed"), Outcome::permanent(why)),
+            Error::IdNotAllowed(_) => (Some("id_not_allowed"), Outcome::permanent(why)),
+            Error::VersionTypeNotAllowed(_) => (Some("version_type_not_allowed"), Outcome::permanent(why)),
+            Error::Invalid(_)
+            | Error::NoHost
+            | Error::NoInstance(_)
+            | Error::HostFull { .. }
+            | Error::CannotPromote { .. } => (None, Outcome::permanent(why)),
+            // Another attempt may succeed: the instance that has the address may be draining, or the author's token may have
+            // fewer instances.
+            _ => (None, Outcome::failed(why)),
+        }
     }
 }
 
@@ -90,89 +125,131 @@ fn not_allowed(hostname: &str) -> String {
 /// The parts of an action, each of which has been found to be valid.
 struct Judged {
     host: Hostname,
-    /// The policy, and the revision of the one that it replaces.
-    policy: Option<(Policy, u64)>,
+    shares: Option<Vec<Share>>,
     instances: Vec<(InstanceId, Spec)>,
     /// The version type to drain, and the seconds until its instances are removed.
     retire: Option<(Label, u32)>,
 }
 
-/// Judges every part before the first change, so that an action that fails for good has changed nothing.
-async fn judge(routes: &Registry, caller: &Caller, ids: &str, route: RouteChange) -> Result<Judged, Failure> {
-    let host = Hostname::parse(&route.host)?;
-    if !caller.may_touch(&host) {
-        return Err(Failure::Permanent(not_allowed(host.as_str())));
-    }
-    let policy = match route.shares {
-        Some(shares) => Some(policy_with(routes, &host, shares).await?),
-        None => None,
-    };
-    let mut instances = Vec::new();
-    if let Some(register) = route.register {
-        let version = Label::parse(&register.version_type, "version_type")?;
-        for (place, instance) in register.instances.into_iter().enumerate() {
-            let (id, instance) = wanted(instance, &host, &version, place)?;
-            let id = InstanceId::parse(&format!("{ids}{id}"))?;
-            let spec = Spec::check(instance, routes.rules())?;
-            routes.check_put(caller, &id, &spec).await?;
-            instances.push((id, spec));
-        }
-    }
-    let retire = match route.retire {
-        Some(retire) => {
-            let version = Label::parse(&retire.version_type, "version_type")?;
-            Some((version, u32::try_from(retire.drain.as_secs()).unwrap_or(u32::MAX)))
-        }
-        None => None,
-    };
-    Ok(Judged { host, policy, instances, retire })
+/// For whom a change is made.
+struct By<'a> {
+    actions: &'a Actions,
+    version: &'a Version,
+    /// The machine, with the permissions of its author.
+    caller: Caller,
+    /// The beginning of the IDs of the label's instances.
+    ids: String,
+    label: &'a str,
 }
 
-/// The policy of a host with other shares, and the revision of the policy without them.
-async fn policy_with(
-    routes: &Registry,
-    host: &Hostname,
-    shares: Vec<(String, f64)>,
-) -> Result<(Policy, u64), Failure> {
-    let wanted = routes.store().policy(host).await?;
-    let revision = wanted.as_ref().map_or(0, |wanted| wanted.revision);
-    let policy = wanted.map(|wanted| wanted.value).unwrap_or_default();
-    let mut policy = serde_json::to_value(&policy).map_err(|error| Failure::Permanent(error.to_string()))?;
-    let shares = shares
-        .into_iter()
-        .map(|(version, percent)| json!({"version_type": version, "percent": percent_of(percent)}));
-    policy["shares"] = shares.collect();
-    let policy: Policy = serde_json::from_value(policy)
-        .map_err(|error| Failure::Permanent(format!("the shares cannot be read: {error}")))?;
-    Ok((policy.check()?, revision))
-}
-
-async fn change(routes: &Registry, caller: &Caller, ids: &str, route: RouteChange) -> Result<(), Failure> {
-    let Judged { host, policy, instances, retire } = judge(routes, caller, ids, route).await?;
-    if let Some((policy, revision)) = policy {
-        // A change by another client in the meantime would be lost. The next attempt of the action keeps it.
-        routes.set_policy(caller, &host, &policy, Some(revision)).await?;
-    }
-    for (id, spec) in instances {
-        routes.put(caller, &id, spec).await?;
-    }
-    if let Some((version, seconds)) = retire {
-        let mut ids = Vec::new();
-        for id in routes.store().ids_of_host(&host).await? {
-            ids.push(InstanceId::parse(&id)?);
+impl By<'_> {
+    /// Judges every part before the first change, so that an action that fails for good has changed nothing.
+    async fn judge(&self, route: RouteChange) -> Result<Judged, Failure> {
+        let (routes, caller) = (&self.actions.routes, &self.caller);
+        if let Err(denied) = self.version.may(Effect::ChangeRoutes) {
+            return Err(Failure::Refused(denied.code(), self.version.why_not(&denied)));
         }
-        for one in routes.store().stored_many(&ids).await? {
-            let desired = &one.record.desired;
-            // An instance that drains already keeps its deadline.
-            if desired.spec.version_type_id == version && desired.state == State::Active {
-                match routes.drain(caller, &one.id, seconds).await {
-                    Ok(_) | Err(Error::NoInstance(_)) => {}
+        let host = Hostname::parse(&route.host)?;
+        if !caller.may_touch(&host) {
+            return Err(Error::HostNotAllowed { hostname: host.to_string() }.into());
+        }
+        let shares = route.shares.map(shares).transpose()?;
+        if let Some(shares) = &shares {
+            routes.check_replace_shares(caller, &host, shares).await?;
+        }
+        let mut instances = Vec::new();
+        if let Some(register) = route.register {
+            let version = Label::parse(&register.version_type, "version_type")?;
+            for (place, instance) in register.instances.into_iter().enumerate() {
+                let (id, instance) = wanted(instance, &host, &version, place)?;
+                let id = InstanceId::parse(&format!("{}{id}", self.ids))?;
+                let spec = Spec::check(instance, routes.rules())?;
+                routes.check_put(caller, &id, &spec).await?;
+                instances.push((id, spec));
+            }
+        }
+        let retire = match route.retire {
+            Some(retire) => {
+                let version = Label::parse(&retire.version_type, "version_type")?;
+                routes.drainable(caller, &host, &version).await?;
+                Some((version, u32::try_from(retire.drain.as_secs()).unwrap_or(u32::MAX)))
+            }
+            None => None,
+        };
+        Ok(Judged { host, shares, instances, retire })
+    }
+
+    async fn change(&self, route: RouteChange) -> Result<(), Failure> {
+        let (routes, caller) = (&self.actions.routes, &self.caller);
+        let Judged { host, shares, instances, retire } = self.judge(route).await?;
+        if let Some(shares) = shares {
+            let AlteredPolicy { before, after, .. } = routes.replace_shares(caller, &host, &shares).await?;
+            let values =
+                [before.as_ref(), Some(&after)].map(|policy| policy.map(|policy| shown(&host, policy)));
+            self.recorded(SET_POLICY, format!("/hosts/{host}"), values).await?;
+        }
+        for (id, spec) in instances {
+            let change = routes.put(caller, &id, spec).await?;
+            self.changed(REGISTER, format!("/instances/{id}"), change).await?;
+        }
+        if let Some((version, seconds)) = retire {
+            for id in routes.drainable(caller, &host, &version).await? {
+                match routes.drain(caller, &id, seconds).await {
+                    Ok(change) => self.changed(DRAIN, format!("/instances/{id}/drain"), change).await?,
+                    Err(Error::NoInstance(_)) => {}
                     Err(error) => return Err(error.into()),
                 }
             }
         }
+        Ok(())
     }
-    Ok(())
+
+    async fn changed(
+        &self,
+        call: (&'static str, &'static str),
+        target: String,
+        change: Changed,
+    ) -> Result<(), Failure> {
+        let values = [change.before, change.record].map(|record| record.map(|record| json!(record)));
+        self.recorded(call, target, values).await
+    }
+
+    /// Records a change. As in the API, one that is repeated is recorded again: its first record may not have been stored.
+    async fn recorded(
+        &self,
+        call: (&'static str, &'static str),
+        target: String,
+        values: [Option<Value>; 2],
+    ) -> Result<(), Failure> {
+        if self.record(call, target, None, values).await { Ok(()) } else { Err(Failure::Unrecorded) }
+    }
+
+    async fn record(
+        &self,
+        call: (&'static str, &'static str),
+        target: String,
+        refused: Option<&'static str>,
+        [before, after]: [Option<Value>; 2],
+    ) -> bool {
+        let (who, label) = (self.caller.name.clone(), self.label.to_owned());
+        self.actions.audit.record(Change { who, label, call, target, refused, before, after }).await
+    }
+}
+
+/// A policy in the audit log, without hashes of passwords.
+fn shown(host: &Hostname, policy: &Policy) -> Value {
+    let mut rules = json!(policy);
+    Policy::hide_passwords(&mut rules);
+    json!({"hostname": host.to_string(), "rules": rules})
+}
+
+/// The shares of an action.
+fn shares(given: Vec<(String, f64)>) -> Result<Vec<Share>, Failure> {
+    let shares = given
+        .into_iter()
+        .map(|(version, percent)| json!({"version_type": version, "percent": percent_of(percent)}));
+    serde_json::from_value(shares.collect())
+        .map_err(|error| Failure::Permanent(format!("the shares cannot be read: {error}")))
 }
 
 /// A whole number is written without a fraction, because policies are compared as text.

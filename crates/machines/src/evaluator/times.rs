@@ -72,9 +72,9 @@ impl Evaluator<'_> {
                 self.now_ms,
             ));
         }
-        // An update that comes before a time that has passed was worked on does not cancel it.
-        let is_pending = |at_ms: &u64| !record.suspended || self.moment(record, *at_ms).is_some();
-        let passed = record.work.interval_ms.filter(|at_ms| *at_ms <= self.now_ms).filter(is_pending);
+        // An update that comes before a time that has passed was worked on does not cancel it. A suspended label is evaluated
+        // for it when it is resumed.
+        let passed = record.work.interval_ms.filter(|at_ms| *at_ms <= self.now_ms && !record.suspended);
         record.work.interval_ms = passed.or(interval);
         record.zones = own.into_iter().map(String::into_boxed_str).collect();
     }

@@ -397,6 +397,9 @@ fn gap(record: &Record) -> Option<String> {
         }
         (last, came_to, event) = (Some(row.visit), Some(to), row.event);
     }
+    if record.is_absent() {
+        return None;
+    }
     let Some(last) = last else { return Some("its history is empty".to_owned()) };
     if record.status == Status::Deleted {
         return None;

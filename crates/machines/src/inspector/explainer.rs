@@ -81,7 +81,7 @@ impl Explainer {
         let gate = version.machine.state(&record.state).and_then(State::gate);
         let mut feeds = serde_json::Map::new();
         for feed in gate.into_iter().flat_map(|gate| gate.condition.feeds()) {
-            let about = (&*version.machine, label, &record.metadata);
+            let about = (&version, label, &record.metadata);
             let inspected = timeout(FEED_PATIENCE, self.feeds.inspect(&mut answers, about, feed)).await;
             let late = |_| json!({"result": "not_asked", "error": "it does not answer at once; its value is not shown"});
             feeds.insert(feed.to_owned(), inspected.unwrap_or_else(late));

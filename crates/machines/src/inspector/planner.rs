@@ -51,6 +51,7 @@ impl Planner {
             number: old.number + 1,
             machine: Arc::new(new.clone()),
             origin: Arc::clone(&old.origin),
+            author: Arc::clone(&old.author),
             active: None,
         };
         let change = Arc::new(Change { old: old.clone(), next, now_ms: self.clock.now_ms().await? });

@@ -1,6 +1,7 @@
 //! The only module of the crate that talks to the fabric, one small type for each kind of data. Records are written by the
 //! bus (`labels.lua`), so that a move and its event are one step; everything else is read and written here.
 
+mod bytes;
 mod due;
 mod flow;
 mod inputs;
@@ -18,6 +19,7 @@ use signalbox_store::{Fabric, Key, Shard, Tag, keys::machines as keys};
 
 use crate::faults::Faults;
 
+pub(crate) use bytes::LabelBytes;
 pub(crate) use due::{Due, DueSet};
 pub(crate) use flow::FlowCounts;
 pub(crate) use inputs::{InputPosition, InputPositions};
@@ -40,6 +42,7 @@ pub(crate) fn scripts() -> Vec<&'static signalbox_store::Script<signalbox_store:
     versions::SCRIPTS
         .into_iter()
         .chain([
+            &bytes::RECOUNT,
             &due::CORRECT,
             &flow::COUNT,
             &inputs::ADVANCE,

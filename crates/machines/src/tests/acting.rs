@@ -117,8 +117,8 @@ impl World {
 
     /// Makes the attempt.
     async fn perform(&self, label: &str, record: &Record) -> Outcome {
-        let machine = self.machines.definitions.current(M).await.unwrap().machine;
-        self.machines.actions.perform((&machine, label), record, None).await.outcome
+        let version = self.machines.definitions.current(M).await.unwrap();
+        self.machines.actions.perform((&version, label), record, None).await.outcome
     }
 
     /// The table as a running pacemaker has it.

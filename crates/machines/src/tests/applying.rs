@@ -1,5 +1,6 @@
 //! Another definition, and pacemakers that die on the way to it.
 
+use signalbox_access::Author;
 use std::collections::BTreeMap;
 
 use serde_json::json;
@@ -40,15 +41,18 @@ async fn labels_of_removed_states_are_moved_by_the_map() {
     }
     world.send_update("a", json!({"go": true})).await;
     let none = BTreeMap::new();
-    let unmapped = world.machines.applier.apply(&new, 1, "test", &none).await;
+    let unmapped = world.machines.applier.apply(&new, 1, &Author::operator(), &none).await;
     assert!(matches!(unmapped, Err(Error::Unmapped(states)) if states == ["second"]));
     let nowhere = BTreeMap::from([("second".to_owned(), "nowhere".to_owned())]);
-    assert!(matches!(world.machines.applier.apply(&new, 1, "test", &nowhere).await, Err(Error::BadMap(_))));
     assert!(matches!(
-        world.machines.applier.apply(&new, 0, "test", &map()).await,
+        world.machines.applier.apply(&new, 1, &Author::operator(), &nowhere).await,
+        Err(Error::BadMap(_))
+    ));
+    assert!(matches!(
+        world.machines.applier.apply(&new, 0, &Author::operator(), &map()).await,
         Err(Error::DefinitionChanged)
     ));
-    assert_eq!(world.machines.applier.apply(&new, 1, "test", &map()).await.unwrap().version, 2);
+    assert_eq!(world.machines.applier.apply(&new, 1, &Author::operator(), &map()).await.unwrap().version, 2);
     let record = world.label("a").await;
     assert_eq!((&*record.state, record.history.last().unwrap().cause), ("third", Cause::Migrated));
     assert_eq!(record.history.last().unwrap().version, 2);
@@ -56,10 +60,10 @@ async fn labels_of_removed_states_are_moved_by_the_map() {
     assert_eq!(world.send_update("a", json!({"end": 1})).await.state, "done");
     // A pacemaker that knows only the old version learns the new one by its first commit.
     // The request may be repeated, and a request for another definition is too late.
-    let again = world.machines.applier.apply(&new, 1, "test", &map()).await.unwrap();
+    let again = world.machines.applier.apply(&new, 1, &Author::operator(), &map()).await.unwrap();
     assert_eq!((again.version, again.changed), (2, false));
     assert!(matches!(
-        world.machines.applier.apply(&machine(OLD), 1, "test", &map()).await,
+        world.machines.applier.apply(&machine(OLD), 1, &Author::operator(), &map()).await,
         Err(Error::BadMap(_) | Error::DefinitionChanged)
     ));
 }
@@ -70,7 +74,7 @@ async fn a_pacemaker_with_an_old_definition_learns_the_new_one() {
     let other = world.another();
     world.create("a", json!({})).await;
     super::support::send_update(&other, "a", &json!({"x": 1})).await;
-    world.machines.applier.apply(&machine(NEW), 1, "test", &BTreeMap::new()).await.unwrap();
+    world.machines.applier.apply(&machine(NEW), 1, &Author::operator(), &BTreeMap::new()).await.unwrap();
     assert_eq!(super::support::send_update(&other, "a", &json!({"go": 1})).await.state, "third");
 }
 
@@ -151,7 +155,10 @@ async fn labels_follow_a_changed_zone_of_an_unchanged_state() {
         (preview.states.changed, preview.changed),
         (vec!["other".to_owned()], vec!["feeds.crm".to_owned()])
     );
-    assert_eq!(world.machines.applier.apply(&own, 1, "test", &BTreeMap::new()).await.unwrap().version, 2);
+    assert_eq!(
+        world.machines.applier.apply(&own, 1, &Author::operator(), &BTreeMap::new()).await.unwrap().version,
+        2
+    );
     assert_eq!(world.label("a").await.zones.join(" "), "Asia/Tokyo");
     let found = world.machines.inspector.checker.check(crate::CheckCursor::default()).await.unwrap().findings;
     assert_eq!(found, [], "its sweep exists");

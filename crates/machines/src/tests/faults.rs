@@ -6,6 +6,7 @@
 //!
 //! `SIGNALBOX_SEEDS` sets the number of seeds, `SIGNALBOX_SEED` the first one.
 
+use signalbox_access::Author;
 use std::{
     collections::{BTreeMap, BTreeSet},
     sync::{
@@ -231,7 +232,7 @@ impl<'a> Mortals<'a> {
     async fn task(&mut self, key: &str, operation: &Operation) {
         let start = async |machines: &Machines| {
             let (operation, all) = (operation.clone(), Filter::default());
-            machines.tasks.start(M, operation, all, None, "test", Some(key)).await
+            machines.tasks.start(M, operation, all, None, ("test", "@test"), Some(key)).await
         };
         let task = self.insist("task", start).await;
         self.settle().await;
@@ -243,12 +244,15 @@ impl<'a> Mortals<'a> {
     /// Applies a definition. An apply with an unknown outcome may be under way; then another pacemaker finishes it.
     async fn apply(&mut self, yaml: &str, base: u64, map: &BTreeMap<String, String>) {
         let definition = machine(yaml);
-        let apply =
-            async |machines: &Machines| match machines.applier.apply(&definition, base, "test", map).await {
-                Ok(_) => Ok(()),
-                Err(Error::ApplyUnderWay | Error::DefinitionChanged) => machines.applier.finish_all().await,
-                Err(error) => Err(error),
-            };
+        let apply = async |machines: &Machines| match machines
+            .applier
+            .apply(&definition, base, &Author::operator(), map)
+            .await
+        {
+            Ok(_) => Ok(()),
+            Err(Error::ApplyUnderWay | Error::DefinitionChanged) => machines.applier.finish_all().await,
+            Err(error) => Err(error),
+        };
         self.insist("apply", apply).await;
     }
 

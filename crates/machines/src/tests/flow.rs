@@ -1,6 +1,7 @@
 //! Counts of transitions, times in states, conversions, and limits of states.
 
 use serde_json::json;
+use signalbox_access::Author;
 
 use super::support::{M, World, machine};
 use crate::Error;
@@ -79,7 +80,12 @@ async fn a_state_with_too_many_labels_or_one_that_is_too_old_is_reported() {
     world.time.advance(7_200_000);
     assert_eq!(alerts().await.len(), 1);
     let without = FUNNEL.replace("alert: {labels: 2, age: 1h}, ", "");
-    world.machines.applier.apply(&machine(&without), 1, "test", &Default::default()).await.unwrap();
+    world
+        .machines
+        .applier
+        .apply(&machine(&without), 1, &Author::operator(), &Default::default())
+        .await
+        .unwrap();
     assert_eq!(alerts().await, []);
     let redis = world.servers.fabric();
     let left: Vec<String> = redis.command("KEYS").arg("*:since:*").query().await.unwrap();

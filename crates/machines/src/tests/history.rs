@@ -139,10 +139,11 @@ async fn a_label_that_only_waits_has_no_log_and_a_task_names_the_client() {
     assert_eq!(logs, Vec::<String>::new());
     let tasks = &world.machines.tasks;
     let set = || Operation::Set { metadata: json!({"x": 2}), patch: false };
-    let first = tasks.start(M, set(), Filter::default(), None, "eve", Some("key")).await.unwrap();
-    let again = tasks.start(M, set(), Filter::default(), None, "eve", Some("key")).await.unwrap();
+    let first = tasks.start(M, set(), Filter::default(), None, ("eve", "@eve"), Some("key")).await.unwrap();
+    let again = tasks.start(M, set(), Filter::default(), None, ("eve", "@eve"), Some("key")).await.unwrap();
     assert_eq!(first.id, again.id);
-    let other = tasks.start(M, Operation::Suspend, Filter::default(), None, "eve", Some("key")).await;
+    let other =
+        tasks.start(M, Operation::Suspend, Filter::default(), None, ("eve", "@eve"), Some("key")).await;
     assert!(matches!(other, Err(crate::Error::Conflict)), "{other:?}");
     world.work_off().await;
     assert_eq!(world.entries("a").await, [json!(["created", "asked"]), json!(["eve", {"x": 2}])]);

@@ -315,6 +315,30 @@ async fn events_of_a_definition_that_cannot_be_read_wait_and_those_of_others_are
 }
 
 #[tokio::test]
+async fn a_definition_replaces_one_that_cannot_be_read_and_takes_the_events_that_waited() {
+    for damaged in [false, true] {
+        let world = World::bare().await;
+        world.apply(&creating(M, "xa"), 0).await;
+        let fabric = world.servers.fabric();
+        let versions = "machine:m:versions";
+        let text: String = fabric.command("HGET").arg((versions, 1)).query().await.unwrap();
+        let text = if damaged { "{".to_owned() } else { text.replace("state_machines", "later_machines") };
+        fabric.command("HSET").arg((versions, 1, text)).run().await.unwrap();
+        world.publish("xa", "waits", json!({})).await;
+        let later = world.another();
+        let _taking = Taking::start(&later);
+        let next = super::support::machine(&creating(M, "xa").replace("open", "opened"));
+        let map = BTreeMap::from([("open".to_owned(), "opened".to_owned())]);
+        let mapped = later.applier.apply(&next, 1, "test", &map).await;
+        assert!(matches!(mapped, Err(Error::BadMap(_))), "{mapped:?}");
+        assert_eq!(later.applier.apply(&next, 1, "test", &BTreeMap::new()).await.unwrap().version, 2);
+        until_created(&world, M, "waits").await;
+        world.publish("xa", "new", json!({})).await;
+        until_created(&world, M, "new").await;
+    }
+}
+
+#[tokio::test]
 async fn a_version_is_made_active_by_a_pacemaker_that_can_read_it_and_others_are_not_delayed() {
     let world = World::bare().await;
     world.apply(&creating("broken", "xb"), 0).await;
@@ -358,7 +382,7 @@ async fn inputs_of_a_machine_take_no_event_from_before_it_was_applied() {
     .await;
     // No machine with inputs remains, and no pacemaker reads the log.
     drop(taking);
-    world.machines.tasks.delete_machine(M, "ada", None).await.unwrap();
+    world.machines.tasks.delete_machine(M, ("ada", "@ada"), None).await.unwrap();
     world.work_off().await;
     for n in 0..3 {
         world.publish("orders", &format!("old{n}"), json!({})).await;
@@ -445,7 +469,7 @@ async fn each_event_is_applied_once_by_each_input_that_existed_when_it_was_publi
                     active = Some((version, inputs));
                 }
                 10 if active.take().is_some() => {
-                    world.machines.tasks.delete_machine(M, "ada", None).await.unwrap();
+                    world.machines.tasks.delete_machine(M, ("ada", "@ada"), None).await.unwrap();
                     world.work_off().await;
                     life += 1;
                     expected.clear();

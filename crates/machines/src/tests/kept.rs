@@ -1,5 +1,6 @@
 //! States with `on_apply: keep`: labels stay on their version until they leave.
 
+use signalbox_access::Author;
 use std::{collections::BTreeMap, time::Duration};
 
 use serde_json::json;
@@ -55,10 +56,11 @@ async fn labels_stay_on_their_version_until_they_leave_the_states_that_keep_it()
     assert_eq!(world.label("a").await.kept, Some(1));
     // No map is needed for `pay`, and none is accepted.
     let mapped = BTreeMap::from([("pay".to_owned(), "ship".to_owned())]);
-    let refused = world.machines.applier.apply(&machine(NEW), 1, "test", &mapped).await.unwrap_err();
+    let refused =
+        world.machines.applier.apply(&machine(NEW), 1, &Author::operator(), &mapped).await.unwrap_err();
     assert!(refused.to_string().contains("stay on their version"), "{refused}");
     let none = BTreeMap::new();
-    let applied = world.machines.applier.apply(&machine(NEW), 1, "test", &none).await.unwrap();
+    let applied = world.machines.applier.apply(&machine(NEW), 1, &Author::operator(), &none).await.unwrap();
     assert_eq!((applied.version, applied.kept), (2, BTreeMap::from([(1, 2)])));
 
     // The state is listed and searched although the active version does not have it, and the new index covers its labels.
@@ -98,7 +100,7 @@ async fn labels_stay_on_their_version_until_they_leave_the_states_that_keep_it()
     world.machines.labels.operate(M, "b", &Operation::Move { to: "ship".to_owned() }).await.unwrap();
     let record = world.label("b").await;
     assert_eq!((record.kept, record.history.last().unwrap().cause), (Some(2), Cause::Moved));
-    let again = world.machines.applier.apply(&machine(NEW), 1, "test", &none).await.unwrap();
+    let again = world.machines.applier.apply(&machine(NEW), 1, &Author::operator(), &none).await.unwrap();
     assert_eq!((again.changed, again.kept.len()), (false, 0));
     world.is_consistent().await;
 }
@@ -152,12 +154,12 @@ async fn the_limit_of_labels_includes_those_in_states_of_other_versions() {
     world.send_update("kept", json!({"go": true})).await;
     let renamed = NEW.replace("first", "begin");
     let mapped = BTreeMap::from([("first".to_owned(), "begin".to_owned())]);
-    world.machines.applier.apply(&machine(&renamed), 1, "test", &mapped).await.unwrap();
+    world.machines.applier.apply(&machine(&renamed), 1, &Author::operator(), &mapped).await.unwrap();
     let population = |limit| Population::new(other.records.clone(), other.definitions.clone(), limit);
     let admitted = population(2).admit(M, world.now_ms()).await;
     assert!(matches!(admitted, Err(Error::TooManyLabels(2))), "{admitted:?}");
     population(3).admit(M, world.now_ms()).await.unwrap();
-    world.machines.tasks.delete_machine(M, "ada", None).await.unwrap();
+    world.machines.tasks.delete_machine(M, ("ada", "@ada"), None).await.unwrap();
     let admitted = population(2).admit(M, world.now_ms()).await;
     assert!(matches!(admitted, Err(Error::NoSuchMachine)), "{admitted:?}");
 }
@@ -224,7 +226,7 @@ async fn a_pacemaker_that_dies_while_it_applies_moves_no_label_to_another_versio
         }
         let dying = world.another();
         dying.faults.dies_after(killed_after);
-        let applied = dying.applier.apply(&machine(NEW), 1, "test", &BTreeMap::new()).await;
+        let applied = dying.applier.apply(&machine(NEW), 1, &Author::operator(), &BTreeMap::new()).await;
         assert_eq!(
             super::support::send_update(&world.machines, "a", &json!({"paid": true})).await.state,
             "ship"

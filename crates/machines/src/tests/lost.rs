@@ -1,5 +1,6 @@
 //! Data that Redis has lost is restored, and unreadable labels are skipped.
 
+use signalbox_access::Author;
 use std::collections::BTreeMap;
 
 use serde_json::json;
@@ -86,7 +87,12 @@ async fn assumptions_are_forgotten_after_a_lost_connection() {
     world
         .machines
         .applier
-        .apply(&machine(&DAILY.replace("metadata.go", "metadata.stop")), 1, "test", &BTreeMap::new())
+        .apply(
+            &machine(&DAILY.replace("metadata.go", "metadata.stop")),
+            1,
+            &Author::operator(),
+            &BTreeMap::new(),
+        )
         .await
         .unwrap();
     send_update(&other, "a", &json!({"x": 2})).await;
@@ -101,7 +107,12 @@ async fn assumptions_are_forgotten_after_a_lost_connection() {
     world
         .machines
         .applier
-        .apply(&machine(&DAILY.replace("metadata.go", "metadata.x = 3")), 1, "test", &BTreeMap::new())
+        .apply(
+            &machine(&DAILY.replace("metadata.go", "metadata.x = 3")),
+            1,
+            &Author::operator(),
+            &BTreeMap::new(),
+        )
         .await
         .unwrap();
     other.label_store.forget_assumptions();
@@ -138,7 +149,7 @@ async fn an_unreadable_label_does_not_delay_other_labels() {
     // Another definition is still applied.
     let new = machine(&DAILY.replace("gate: waiting", "gate: ready"));
     let map = [("waiting".to_owned(), "ready".to_owned())].into();
-    world.machines.applier.apply(&new, 1, "test", &map).await.unwrap();
+    world.machines.applier.apply(&new, 1, &Author::operator(), &map).await.unwrap();
     for label in ["a", "c"] {
         assert_eq!(&*world.label(label).await.state, "ready");
         assert_eq!(send_update(&world.machines, label, &json!({"go": true})).await.state, "done");

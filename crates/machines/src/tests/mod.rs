@@ -22,6 +22,7 @@ mod overview;
 mod places;
 mod predictions;
 mod racing;
+mod recounts;
 mod scripts;
 mod secrets;
 mod shards;

@@ -1,8 +1,10 @@
 //! Operations of operators on one label and on many, searches, and the deletion of a machine.
 
+use signalbox_access::Author;
 use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
+use signalbox_testkit::eventually;
 
 use super::support::{M, Receiver, World, machine};
 use crate::{
@@ -33,7 +35,8 @@ impl World {
 
     /// Runs a task to its end.
     async fn task(&self, operation: Operation, filter: Filter) -> crate::Task {
-        let task = self.machines.tasks.start(M, operation, filter, None, "ada", None).await.unwrap();
+        let task =
+            self.machines.tasks.start(M, operation, filter, None, ("ada", "@ada"), None).await.unwrap();
         self.work_off().await;
         self.machines.tasks.get(M, &task.id).await.unwrap()
     }
@@ -78,8 +81,12 @@ async fn a_gate_is_evaluated_on_request() {
 async fn the_same_definition_makes_no_version() {
     let world = World::new(GATES).await;
     let commented = format!("# Another layout.\n{GATES}");
-    let applied =
-        world.machines.applier.apply(&machine(&commented), 1, "test", &BTreeMap::new()).await.unwrap();
+    let applied = world
+        .machines
+        .applier
+        .apply(&machine(&commented), 1, &Author::operator(), &BTreeMap::new())
+        .await
+        .unwrap();
     assert_eq!((applied.version, applied.changed), (1, false));
     assert_eq!(world.apply(&GATES.replace("= 2", "= 3"), 1).await, 2);
 }
@@ -101,7 +108,7 @@ state_machines:
     world.create("a", json!({})).await;
     world.time.advance(9_000);
     let map = BTreeMap::from([("old".to_owned(), "new".to_owned())]);
-    world.machines.applier.apply(&machine(&timed("new")), 1, "test", &map).await.unwrap();
+    world.machines.applier.apply(&machine(&timed("new")), 1, &Author::operator(), &map).await.unwrap();
     let record = world.label("a").await;
     assert_eq!((&*record.state, record.entered_ms), ("new", world.now_ms() - 9_000));
     world.time.advance(3_000);
@@ -147,6 +154,43 @@ async fn a_failing_action_is_hurried_canceled_or_skipped() {
     assert_eq!((last.cause, last.trigger.as_deref()), (Cause::Moved, Some("skipped by ada")));
     assert!(matches!(world.operate("skipped", Operation::Skip).await, Err(Error::NotActing)));
     assert!(matches!(world.operate("skipped", Operation::Retry).await, Err(Error::NotErrored)));
+}
+
+#[tokio::test]
+async fn the_failure_of_an_attempt_from_before_a_cancel_does_not_count_for_the_retry() {
+    let receiver = Receiver::start(&[500]).await;
+    receiver.held.forget_permits(usize::MAX);
+    let on_error = "retry: {attempts: 1}, on_error: [{next: failed}], next: done";
+    let yaml = acting(&receiver.url)
+        .replace("retry: {first: 1h, longest: 1h}, next: done", on_error)
+        .replace("      - {gate: done}", "      - {gate: done}\n      - {gate: failed}");
+    let world = World::new(&yaml).await;
+    world.create("a", json!({})).await;
+    let until_sent = |count| {
+        let receiver = receiver.clone();
+        async move {
+            eventually("an attempt", async || match receiver.seen().len() {
+                seen if seen == count => Ok(()),
+                seen => Err(seen),
+            })
+            .await;
+        }
+    };
+    until_sent(1).await;
+    world.operate("a", Operation::Cancel).await.unwrap();
+    world.time.advance(1);
+    world.operate("a", Operation::Retry).await.unwrap();
+    until_sent(2).await;
+    // The first attempt fails, then the second one succeeds.
+    receiver.held.add_permits(1);
+    eventually("the first answer", async || match receiver.held.available_permits() {
+        0 => Ok(()),
+        left => Err(left),
+    })
+    .await;
+    receiver.held.add_permits(1);
+    let record = world.until("a", |record| record.status == Status::Ended).await;
+    assert_eq!(&*record.state, "done", "{:?}", record.history);
 }
 
 #[tokio::test]
@@ -263,7 +307,8 @@ async fn a_task_with_a_rate_can_be_canceled_between_its_pages() {
         world.create(&format!("l{n:03}"), json!({})).await;
     }
     let tasks = &world.machines.tasks;
-    let task = tasks.start(M, Operation::Suspend, Filter::default(), Some(10), "ada", None).await.unwrap();
+    let task =
+        tasks.start(M, Operation::Suspend, Filter::default(), Some(10), ("ada", "@ada"), None).await.unwrap();
     world.work_off().await;
     let first = tasks.get(M, &task.id).await.unwrap();
     // Labels of the next page are not counted, neither as checked nor for the rate.
@@ -282,12 +327,12 @@ async fn a_machine_is_deleted_with_its_labels_and_its_name_can_be_used_again() {
         world.create(&format!("l{n:03}"), json!({"plan": "pro"})).await;
     }
     world.send_update("l000", json!({"a": 1, "b": 2})).await;
-    let task = world.machines.tasks.delete_machine(M, "ada", None).await.unwrap();
+    let task = world.machines.tasks.delete_machine(M, ("ada", "@ada"), None).await.unwrap();
     assert!(matches!(world.machines.definitions.current(M).await, Err(Error::NoSuchMachine)));
     // Another process learns it at its next change, and a definition cannot be applied in the meantime.
     let update = crate::Update { metadata: &json!({"a": 1}), patch: false, key: None };
     assert!(matches!(world.another().labels.update(M, "l001", &update).await, Err(Error::NoSuchMachine)));
-    let again = world.machines.applier.apply(&machine(GATES), 0, "test", &BTreeMap::new()).await;
+    let again = world.machines.applier.apply(&machine(GATES), 0, &Author::operator(), &BTreeMap::new()).await;
     assert!(matches!(again, Err(Error::BeingDeleted)), "{again:?}");
     world.work_off().await;
     let task = world.machines.tasks.get(M, &task.id).await.unwrap();
@@ -295,7 +340,12 @@ async fn a_machine_is_deleted_with_its_labels_and_its_name_can_be_used_again() {
     assert!(world.machines.definitions.names().await.unwrap().is_empty());
     assert_eq!(world.machines.records.count_states(M, &["asked", "done"]).await.unwrap(), [0, 0]);
     // Numbers of versions and visits continue, so nothing that others remember of the old machine fits the new one.
-    let applied = world.machines.applier.apply(&machine(GATES), 0, "test", &BTreeMap::new()).await.unwrap();
+    let applied = world
+        .machines
+        .applier
+        .apply(&machine(GATES), 0, &Author::operator(), &BTreeMap::new())
+        .await
+        .unwrap();
     assert_eq!(applied.version, 2);
     let created = world.machines.labels.create(M, "l001", &json!({}), true, None).await.unwrap();
     assert_eq!(created.visit, 2);
@@ -306,16 +356,17 @@ async fn a_repeated_deletion_of_a_machine_does_not_delete_a_machine_that_was_cre
     let world = World::new(GATES).await;
     world.create("a", json!({})).await;
     let tasks = &world.machines.tasks;
-    let first = tasks.delete_machine(M, "ada", Some("k1")).await.unwrap();
+    let first = tasks.delete_machine(M, ("ada", "@ada"), Some("k1")).await.unwrap();
     world.work_off().await;
     // The repeat finds the task also while there is no machine.
-    assert_eq!(tasks.delete_machine(M, "ada", Some("k1")).await.unwrap().id, first.id);
-    world.machines.applier.apply(&machine(GATES), 0, "test", &BTreeMap::new()).await.unwrap();
-    let repeat = tasks.delete_machine(M, "ada", Some("k1")).await.unwrap();
+    assert_eq!(tasks.delete_machine(M, ("ada", "@ada"), Some("k1")).await.unwrap().id, first.id);
+    world.machines.applier.apply(&machine(GATES), 0, &Author::operator(), &BTreeMap::new()).await.unwrap();
+    let repeat = tasks.delete_machine(M, ("ada", "@ada"), Some("k1")).await.unwrap();
     assert_eq!((repeat.id, repeat.state), (first.id, TaskState::Done));
     assert_eq!(world.machines.definitions.current(M).await.unwrap().number, 2);
     // The key belongs to the whole request.
-    let other = tasks.start(M, Operation::Suspend, Filter::default(), None, "ada", Some("k1")).await;
+    let other =
+        tasks.start(M, Operation::Suspend, Filter::default(), None, ("ada", "@ada"), Some("k1")).await;
     assert!(matches!(other, Err(Error::Conflict)), "{other:?}");
 }
 
@@ -414,4 +465,123 @@ async fn a_request_that_expects_another_revision_changes_nothing() {
     assert!(keyed().operate(M, "a", &Operation::Suspend).await.unwrap().changed);
     assert!(!keyed().operate(M, "a", &Operation::Suspend).await.unwrap().changed);
     assert!(at(4).delete(M, "a").await.unwrap());
+}
+
+#[tokio::test]
+async fn a_repeated_deletion_of_a_label_that_never_existed_does_not_delete_a_new_one() {
+    let world = World::new(GATES).await;
+    let labels = world.machines.labels.by("ada");
+    let delete = async |key| labels.clone().once(Some(key), None).delete(M, "a").await.unwrap();
+    assert!(!delete("k1").await && !delete("k2").await);
+    // Other requests still find no label.
+    let store = &world.machines.label_store;
+    assert!(matches!(store.label(M, "a").await, Err(Error::NoSuchLabel)));
+    assert!(matches!(store.label_or_tombstone(M, "a").await, Err(Error::NoSuchLabel)));
+    let update = crate::Update { metadata: &json!({"n": 2}), patch: false, key: None };
+    assert!(matches!(labels.update(M, "a", &update).await, Err(Error::NoSuchLabel)));
+    assert!(matches!(labels.operate(M, "a", &Operation::Evaluate).await, Err(Error::NoSuchLabel)));
+    assert!(world.found(Filter::default()).await.is_empty());
+    assert!(world.events("signalbox.labels").await.is_empty());
+    world.create("a", json!({})).await;
+    assert_eq!(world.label("a").await.incarnation, 1);
+    assert!(!delete("k1").await && !delete("k2").await);
+    let again = labels.clone().once(Some("k1"), None).operate(M, "a", &Operation::Delete).await.unwrap();
+    assert!(!again.changed);
+    let skip = labels.clone().once(Some("k1"), None).operate(M, "a", &Operation::Skip).await;
+    assert!(matches!(skip, Err(Error::Conflict | Error::NotActing)), "{skip:?}");
+    assert_eq!(&*world.label("a").await.state, "asked");
+    assert!(delete("k3").await);
+    let checked = world.machines.inspector.checker.check(crate::CheckCursor::default()).await.unwrap();
+    assert_eq!(checked.findings, []);
+}
+
+#[tokio::test]
+async fn a_request_that_expects_a_revision_does_not_succeed_without_the_label() {
+    let world = World::new(GATES).await;
+    let at = |revision| world.machines.labels.by("ada").once(None, Some(revision));
+    assert!(matches!(at(1).delete(M, "a").await, Err(Error::OtherRevision(0))));
+    for operation in [Operation::Delete, Operation::Evaluate] {
+        assert!(at(1).operate(M, "a", &operation).await.is_err(), "{operation:?}");
+    }
+    world.create("a", json!({})).await;
+    let keyed = || world.machines.labels.by("ada").once(Some("k"), Some(1));
+    assert!(keyed().delete(M, "a").await.unwrap());
+    // A repeat gets the first answer. Another request finds no label of this revision.
+    assert!(!keyed().delete(M, "a").await.unwrap());
+    assert!(matches!(at(1).delete(M, "a").await, Err(Error::OtherRevision(2))));
+}
+
+#[tokio::test]
+async fn the_idempotency_keys_of_two_clients_are_independent() {
+    let world = World::new(GATES).await;
+    let (ada, bob) = (world.machines.labels.by("ada"), world.machines.labels.by("bob"));
+    let created = ada.create(M, "a", &json!({}), false, Some("k")).await.unwrap();
+    assert!(matches!(bob.create(M, "a", &json!({}), false, Some("k")).await, Err(Error::Exists)));
+    let update = |n: u8| json!({ "n": n });
+    let send = async |labels: &crate::Labels, n: u8| {
+        let metadata = update(n);
+        labels.update(M, "a", &crate::Update { metadata: &metadata, patch: false, key: Some("k2") }).await
+    };
+    assert!(!send(&ada, 1).await.unwrap().repeated);
+    assert!(!send(&bob, 2).await.unwrap().repeated, "another request of another client");
+    assert!(send(&ada, 1).await.unwrap().repeated && send(&bob, 2).await.unwrap().repeated);
+    assert_eq!(world.label("a").await.metadata, json!({"n": 2}));
+    assert_eq!(created.revision, 1);
+    let once = |labels: &crate::Labels| labels.clone().once(Some("k3"), None);
+    assert!(once(&ada).operate(M, "a", &Operation::Suspend).await.unwrap().changed);
+    assert!(once(&bob).operate(M, "a", &Operation::Resume).await.unwrap().changed);
+    assert!(once(&bob).delete(M, "a").await.is_err(), "the key belongs to the whole request");
+    assert!(once(&world.machines.labels.by("eve")).delete(M, "a").await.unwrap());
+}
+
+#[tokio::test]
+async fn a_task_leaves_no_key_in_labels_that_it_does_not_change() {
+    let world = World::new(GATES).await;
+    world.create("same", json!({"n": 1})).await;
+    world.create("other", json!({"n": 2})).await;
+    let before = world.label("same").await;
+    let set = Operation::Set { metadata: json!({"n": 1}), patch: false };
+    let task = world.task(set, Filter::default()).await;
+    assert_eq!((task.state, task.changed, task.unchanged), (TaskState::Done, 1, 1), "{task:?}");
+    assert_eq!(world.label("same").await, before);
+    let changed = world.label("other").await;
+    assert_eq!((changed.metadata, changed.seen.len()), (json!({"n": 1}), 1));
+}
+
+/// The page of a task is repeated by a release that writes operations in another way.
+#[tokio::test]
+async fn a_repeated_page_of_a_task_ends_although_another_release_began_it() {
+    let world = World::new(GATES).await;
+    world.create("a", json!({})).await;
+    let labels = world.machines.labels.by("ada");
+    let first = labels.operate_once(M, "a", &Operation::Suspend, "t").await.unwrap();
+    let repeat = labels.operate_once(M, "a", &Operation::Resume, "t").await.unwrap();
+    assert!(first.changed && !repeat.changed);
+    assert!(world.label("a").await.suspended);
+}
+
+#[tokio::test]
+async fn deleting_a_machine_deletes_labels_in_states_of_a_version_that_cannot_be_read() {
+    let world = World::new(GATES).await;
+    world.create("known", json!({})).await;
+    world.machines.labels.create("m", "lost: a", &json!({"a": 1, "b": 1}), false, None).await.unwrap();
+    let fabric = world.servers.fabric();
+    let (versions, text) = ("machine:m:versions", GATES.replace("asked", "questioned"));
+    let map = BTreeMap::from([("asked".to_owned(), "questioned".to_owned())]);
+    world.machines.applier.apply(&machine(&text), 1, "test", &map).await.unwrap();
+    let stored: String = fabric.command("HGET").arg((versions, 2)).query().await.unwrap();
+    let unreadable = stored.replace("state_machines", "later_machines");
+    fabric.command("HSET").arg((versions, 2, unreadable)).run().await.unwrap();
+    let later = world.another();
+    let task = later.tasks.delete_machine(M, "ada", None).await.unwrap();
+    while later.due.next(0).await.unwrap().is_some_and(|next| next <= world.now_ms()) {
+        later.service.due_times.work_off_page(0, world.now_ms()).await.unwrap();
+    }
+    let task = later.tasks.get(M, &task.id).await.unwrap();
+    assert_eq!((task.state, task.changed), (TaskState::Done, 2), "{task:?}");
+    for label in ["known", "lost: a"] {
+        assert_eq!(later.label_store.label_or_tombstone(M, label).await.unwrap().status, Status::Deleted);
+    }
+    let left: Vec<String> = fabric.command("KEYS").arg("machine:m:in:*").query().await.unwrap();
+    assert_eq!(left, [""; 0]);
 }

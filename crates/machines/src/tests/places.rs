@@ -1,6 +1,7 @@
 //! Labels whose calls wait for a place among the outgoing calls of the process.
 
 use serde_json::json;
+use signalbox_access::Author;
 use signalbox_egress::{Budget, Calls, Limits};
 use signalbox_testkit::eventually;
 
@@ -32,7 +33,7 @@ async fn world() -> (World, Machines, Budget, Receiver, Receiver) {
     let (hanging, quick) = (Receiver::holding().await, Receiver::start(&[]).await);
     let world = World::bare().await;
     for machine in &signalbox_machine::load("test", &yaml(&hanging.url, &quick.url)).unwrap().machines {
-        world.machines.applier.apply(machine, 0, "test", &Default::default()).await.unwrap();
+        world.machines.applier.apply(machine, 0, &Author::operator(), &Default::default()).await.unwrap();
     }
     let budget = Budget::new(Limits::of_files(64));
     let machines = world.another_with(budget.clone());

@@ -9,6 +9,7 @@
 
 mod shapes;
 
+use signalbox_access::Author;
 use std::{
     collections::{BTreeMap, BTreeSet},
     sync::{Arc, Mutex, atomic::Ordering},
@@ -279,7 +280,7 @@ impl Scene<'_> {
         let target = machine.states()[self.random.random_range(0..machine.states().len())].name();
         let map = plan.states.removed.iter().map(|state| (state.clone(), target.to_owned())).collect();
         let log = self.log().await;
-        self.world.machines.applier.apply(&machine, old.number, "test", &map).await.unwrap();
+        self.world.machines.applier.apply(&machine, old.number, &Author::operator(), &map).await.unwrap();
         self.idle().await;
         let moved = moves(self.world, log).await;
         let (mut gone, mut started, mut opened) = (BTreeMap::new(), 0, BTreeSet::new());
@@ -427,7 +428,7 @@ async fn run(world: &World, (outside, url): (&Outside, &str), seed: u64, sum: &m
     forget_all(world).await;
     // A clock that is never at a whole minute, so that intervals and times of day seldom meet.
     world.time.advance(1_357);
-    world.machines.applier.apply(&machine, 0, "test", &BTreeMap::new()).await.unwrap();
+    world.machines.applier.apply(&machine, 0, &Author::operator(), &BTreeMap::new()).await.unwrap();
     let said = format!("SIGNALBOX_SEED={seed}\n{yaml}");
     let mut scene = Scene { world, outside, url, random, said };
     for label in LABELS {

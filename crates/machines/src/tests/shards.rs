@@ -1,5 +1,6 @@
 //! Several shards: labels are spread over them, and requests about a machine cover all of them.
 
+use signalbox_access::Author;
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::json;
@@ -58,7 +59,7 @@ async fn labels_of_all_shards_are_listed_counted_moved_and_evaluated() {
     send_update(&other, "l29", &json!({"x": 1})).await;
     let new = machine(&OLD.replace("second", "third"));
     let map = BTreeMap::from([("second".to_owned(), "third".to_owned())]);
-    assert_eq!(world.machines.applier.apply(&new, 1, "test", &map).await.unwrap().version, 2);
+    assert_eq!(world.machines.applier.apply(&new, 1, &Author::operator(), &map).await.unwrap().version, 2);
     for shard in 0..SHARDS {
         assert_eq!(world.machines.versions.current(shard, M).await.unwrap(), Some(2));
     }

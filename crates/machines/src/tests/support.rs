@@ -17,12 +17,13 @@ use axum::{
     response::{IntoResponse as _, Response},
     routing::{get, post},
 };
+use futures_util::future::BoxFuture;
 use serde_json::Value;
 use tokio::sync::{Notify, Semaphore};
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    Answer, Dependencies, Handle, Options, Secrets, Service, Update,
+    Answer, Audit, AuditLog, Change, Dependencies, Handle, Options, Secrets, Service, Update,
     actions::Actions,
     assembly::Hooks,
     clock::Clock,
@@ -30,6 +31,7 @@ use crate::{
     record::Record,
     store::{DueSet, Records, Shards, StoredSecrets, Versions},
 };
+use signalbox_access::Author;
 use signalbox_bus::{self as bus, NewEvent};
 use signalbox_bus_testkit::{Pacemaker, Time, event, with_fixed_clock};
 use signalbox_egress::Budget;
@@ -71,6 +73,15 @@ impl FaultInjector for Fuses {
     fn fails_commit(&self) -> bool {
         self.before_call();
         self.commits.fetch_sub(1, Ordering::SeqCst) == 1
+    }
+}
+
+/// Records nothing.
+struct NoAudit;
+
+impl Audit for NoAudit {
+    fn record(&self, _: Change) -> BoxFuture<'_, bool> {
+        Box::pin(std::future::ready(true))
     }
 }
 
@@ -177,7 +188,12 @@ impl World {
 
     pub(super) async fn apply(&self, yaml: &str, base: u64) -> u64 {
         let machine = machine(yaml);
-        self.machines.applier.apply(&machine, base, "test", &BTreeMap::new()).await.unwrap().version
+        self.machines
+            .applier
+            .apply(&machine, base, &Author::operator(), &BTreeMap::new())
+            .await
+            .unwrap()
+            .version
     }
 
     pub(super) async fn create(&self, label: &str, metadata: Value) -> Answer {
@@ -254,6 +270,7 @@ fn pacemaker(
         client: client.clone(),
         routes: routes.clone(),
         keys: keys(),
+        audit: AuditLog::new(NoAudit),
     };
     let fuses = Arc::new(Fuses::default());
     // A process that dies does nothing more in the background.
@@ -274,6 +291,7 @@ fn pacemaker(
         bus: bus.handle.clone(),
         routes: routes.clone(),
         secrets,
+        audit: AuditLog::new(NoAudit),
     });
     Machines {
         service: Service::with_hooks(dependencies, options, hooks),

@@ -151,3 +151,38 @@ state_machines:
     let record = world.label("interval").await;
     assert_eq!((&*record.state, record.due_ms()), ("first", Some(record.entered_ms + 7_200_000)));
 }
+
+#[tokio::test]
+async fn every_time_in_the_metadata_that_has_passed_counts_when_a_label_is_resumed() {
+    let gates = "
+state_machines:
+  m:
+    states:
+      - gate: first
+        exit_condition: metadata.open
+        triggers: [{at: metadata.early}, {at: metadata.due}, {interval: 1m}]
+        next: over
+      - {gate: over}
+";
+    let world = World::new(gates).await;
+    let at = |ms: u64| crate::instant(world.now_ms() + ms).to_string();
+    let minutes = 600_000;
+    // An interval, or another time, passes first.
+    world.create("interval", json!({"open": true, "due": at(minutes)})).await;
+    world.create("twice", json!({"open": true, "early": at(5_000), "due": at(minutes)})).await;
+    world.create("sent", json!({"open": true})).await;
+    world.create("future", json!({"open": true, "due": at(10 * minutes)})).await;
+    let past = at(minutes - 1);
+    for label in ["interval", "twice", "sent", "future"] {
+        operate(&world, label, Operation::Suspend).await.unwrap();
+    }
+    world.time.advance(minutes + 1_000);
+    world.work_off().await;
+    world.send_update("twice", json!({"early": at(20 * minutes)})).await;
+    // It has passed already when the update arrives.
+    world.send_update("sent", json!({"due": past})).await;
+    for label in ["interval", "twice", "sent"] {
+        assert_eq!(operate(&world, label, Operation::Resume).await.unwrap(), "over", "{label}");
+    }
+    assert_eq!(operate(&world, "future", Operation::Resume).await.unwrap(), "first");
+}

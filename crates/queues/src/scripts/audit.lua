@@ -37,6 +37,10 @@ local function check_facet(facets, queue, facet, report)
   if not facet.known or facet.waiting + facet.flying + facet.delayed == 0 then
     report('F1', env, 'it is active and has no messages')
   end
+  local ranked = tonumber(redis.call('ZSCORE', queue.depths, env) or 0)
+  if ranked ~= facet.rank or facets.is_misranked(facet) then
+    report('F8', env, 'the ranking has ' .. facets.text(ranked) .. ' messages of it')
+  end
   local should, is = facets.eligible(facet), redis.call('ZSCORE', queue.ring, env)
   if should and not is then report('F2', env, 'it can be pulled from and is not in the ring') end
   if is and not should then report('F2', env, 'it is in the ring and cannot be pulled from') end
@@ -44,9 +48,12 @@ local function check_facet(facets, queue, facet, report)
 end
 
 -- Compares the queue's counters with its content.
-local function check_numbers(queue, inside, waiting, in_flight, later, report)
+local function check_numbers(queue, inside, ranked, waiting, in_flight, later, report)
   if redis.call('ZCARD', queue.ring) ~= inside then
     report('F2', '', 'the ring has environments that are not active')
+  end
+  if redis.call('ZCARD', queue.depths) ~= ranked then
+    report('F8', '', 'the ranking has environments that are not active')
   end
   local counts = redis.call('HMGET', queue.count, 'waiting', 'inflight', 'delayed')
   local function compare(count, is, what)
@@ -73,12 +80,13 @@ local function main(facets)
     report('F7', '', 'leases and messages in flight differ in number')
   end
 
-  local inside, waiting = 0, 0
+  local inside, ranked, waiting = 0, 0, 0
   local envs = redis.call('ZRANGE', queue.index, after == '' and '-' or '(' .. after, '+', 'BYLEX', 'LIMIT', 0, most)
   if #envs == most and not whole then found[1] = envs[most] end
   for _, env in ipairs(envs) do
     local facet = facets.load(queue, env)
     waiting = waiting + facet.waiting
+    if facet.rank > 0 then ranked = ranked + 1 end
     if check_facet(facets, queue, facet, report) then inside = inside + 1 end
     if whole and (facet.flying ~= (flying[env] or 0) or facet.delayed ~= (delayed[env] or 0)) then
       report('F5', env, 'its numbers are not those of its messages')
@@ -87,7 +95,7 @@ local function main(facets)
   end
   for env in pairs(flying) do report('F1', env, 'it has messages in flight and is not active') end
   for env in pairs(delayed) do report('F1', env, 'it has delayed messages and is not active') end
-  if whole then check_numbers(queue, inside, waiting, in_flight, later, report) end
+  if whole then check_numbers(queue, inside, ranked, waiting, in_flight, later, report) end
   local next_due, noted = facets.next_due(queue), redis.call('ZSCORE', queue.due, queue.name)
   if after == '' and next_due and (not noted or tonumber(noted) > next_due) then
     report('F7', '', 'something is due and no sweep is scheduled for it')

@@ -75,6 +75,7 @@ local function main(facets)
   end
   facets.finish(queue)
   -- Until this was the last part, `settled` shows that parts remain.
-  if ARGV[10] == '1' then call('HSET', queue.settings, 'settled', ARGV[2]) end
+  -- Every facet that these parts settled is ranked; parts of an older version did not rank.
+  if ARGV[10] == '1' then call('HSET', queue.settings, 'settled', ARGV[2], 'ranked', '1') end
   return 0
 end

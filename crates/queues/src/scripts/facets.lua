@@ -305,6 +305,8 @@ local function is_misranked(facet)
   return math.abs(depth - facet.rank) > facet.rank * RANK_TOLERANCE
 end
 
+facets.is_misranked = is_misranked
+
 local function rank(queue, facet)
   if not is_misranked(facet) then return end
   local depth = facet.waiting + facet.delayed

@@ -11,13 +11,14 @@
 -- ARGV[3]: integer, maximum number of dead letters to read
 -- ARGV[4]: integer, 1 to drop them, 0 to return them
 -- ARGV[5]: integer, place of the first one to read
--- ARGV[6]: string, the environment; empty for every one
--- ARGV[7]: integer, messages to return per 1,000 seconds; 0 for all now
--- ARGV[8]: integer, how many were returned by earlier parts of the same request
--- ARGV[9]: integer, number of ids; 0 for every one
--- ARGV[10...]: strings, the ids; then environments, their weights and their rules; others have 1 and no rules
--- Returns an array: how many were taken (-1 when the registry has another stamp), and the place of the next part, or -1
--- after the last one.
+-- ARGV[6]: string, id of the one before it; empty for none. If another one is there, letters were removed in the meantime
+-- ARGV[7]: string, the environment; empty for every one
+-- ARGV[8]: integer, messages to return per 1,000 seconds; 0 for all now
+-- ARGV[9]: integer, how many were returned by earlier parts of the same request
+-- ARGV[10]: integer, number of ids; 0 for every one
+-- ARGV[11...]: strings, the ids; then environments, their weights and their rules; others have 1 and no rules
+-- Returns an array: how many were taken (-1 when the registry has another stamp), the place of the next part, or -1
+-- after the last one, and the id of the letter before that place, empty for none.
 -- Caller: Store::take_dead
 
 -- Dead letters that are read together, and their bytes after which a part ends.
@@ -25,9 +26,23 @@ local STEP, MAX_BYTES = 50, 1048576
 -- Places of the list that a call may pass over to remove single letters; one letter is always removed.
 local MAX_PASSED = 50000
 
--- Reads the dead letters of this part. Returns those that are taken with their stored form, how many were read, and whether
--- these were the last.
-local function read_letters(facets, queue, from, most, only, ids)
+-- Where a part begins, and the id of the letter before it. If many letters were removed since the part before, it begins with
+-- the first one: those that were passed over are passed over again.
+local function begin(queue, from, behind)
+  local count = 1
+  while from > 0 and count <= STEP do
+    local stored = redis.call('LRANGE', queue.dead, math.max(from - count, 0), from - 1)
+    for i = #stored, 1, -1 do
+      if cmsgpack.unpack(stored[i])[5] == behind then return math.max(from - count, 0) + i, behind end
+    end
+    count = count == 1 and STEP or STEP + 1
+  end
+  return 0, ''
+end
+
+-- Reads the dead letters of this part. Returns those that are taken with their stored form, how many were read, whether these
+-- were the last, and the id of the last one that stays (`behind` if none does).
+local function read_letters(facets, queue, from, most, only, ids, behind)
   local letters, read, bytes, passed = {}, 0, 0, 0
   local is_all = only == '' and not ids
   while read < most and bytes < MAX_BYTES do
@@ -38,15 +53,17 @@ local function read_letters(facets, queue, from, most, only, ids)
       local env, id = letter[4], letter[5]
       if is_all or (only == '' or env == only) and (not ids or ids[id]) then
         passed = passed + (is_all and 0 or from + read - #letters)
-        if passed > MAX_PASSED and #letters > 0 then return letters, read, false end
+        if passed > MAX_PASSED and #letters > 0 then return letters, read, false, behind end
         letters[#letters + 1] = { stored = stored[i], env = env, id = id, body = letter[6] }
         facets.load(queue, env)
+      else
+        behind = id
       end
       read, bytes = read + 1, bytes + #stored[i]
     end
-    if #stored < count then return letters, read, true end
+    if #stored < count then return letters, read, true, behind end
   end
-  return letters, read, false
+  return letters, read, false, behind
 end
 
 -- Removes letters from the list. This frees memory, so Redis accepts it at its memory limit, and then everything after
@@ -61,20 +78,21 @@ end
 
 local function main(facets)
   local call = redis.call
-  if call('HGET', KEYS[5], 'stamp') ~= ARGV[2] then return { -1, -1 } end
+  if call('HGET', KEYS[5], 'stamp') ~= ARGV[2] then return { -1, -1, '' } end
   local queue = facets.configured(KEYS[2], KEYS[3], KEYS[1])
-  if not queue then return { 0, -1 } end
-  local now, most, from = facets.now(ARGV[1]), tonumber(ARGV[3]), tonumber(ARGV[5])
-  local rate, before, count = tonumber(ARGV[7]), tonumber(ARGV[8]), tonumber(ARGV[9])
+  if not queue then return { 0, -1, '' } end
+  local now, most = facets.now(ARGV[1]), tonumber(ARGV[3])
+  local from, behind = begin(queue, tonumber(ARGV[5]), ARGV[6])
+  local rate, before, count = tonumber(ARGV[8]), tonumber(ARGV[9]), tonumber(ARGV[10])
   local ids = count > 0 and {}
-  for at = 10, 9 + count do ids[ARGV[at]] = true end
+  for at = 11, 10 + count do ids[ARGV[at]] = true end
   local weights, rules = {}, {}
-  for at = 10 + count, #ARGV, 3 do weights[ARGV[at]], rules[ARGV[at]] = tonumber(ARGV[at + 1]), ARGV[at + 2] end
+  for at = 11 + count, #ARGV, 3 do weights[ARGV[at]], rules[ARGV[at]] = tonumber(ARGV[at + 1]), ARGV[at + 2] end
   local segment = facets.segment(now)
   local log = KEYS[4] .. ':' .. segment
   facets.expect('hash', KEYS[4], log, queue.later)
   facets.expect('zset', queue.throttled, queue.delayed)
-  local letters, seen, is_last = read_letters(facets, queue, from, most, ARGV[6], ids)
+  local letters, seen, is_last, last = read_letters(facets, queue, from, most, ARGV[7], ids, behind)
 
   remove(queue, letters, from, seen)
   for i = 1, #letters do
@@ -97,5 +115,5 @@ local function main(facets)
   end
   facets.add(queue, ARGV[4] == '1' and 'dropped' or 'redriven', #letters)
   facets.finish(queue)
-  return { #letters, is_last and -1 or from + seen - #letters }
+  return { #letters, is_last and -1 or from + seen - #letters, last }
 end

@@ -79,9 +79,14 @@ impl Store {
     pub async fn state(&self, queue: &str) -> Result<QueueState, Error> {
         let mut batch = self.redis().batch();
         batch.add("HGET", &self.keys(queue).settings(), "settled");
+        batch.add("HGET", &self.keys(queue).settings(), "ranked");
         batch.add("HGET", &self.keys(queue).count(), "waiting");
-        let (revision, waiting): (Option<u64>, Option<u64>) = batch.query().await?;
-        Ok(QueueState { revision, waiting: waiting.unwrap_or_default() })
+        let (revision, ranked, waiting): (Option<u64>, Option<u64>, Option<u64>) = batch.query().await?;
+        // The facets that an older version stored are ranked when the definition is put into effect again.
+        Ok(QueueState {
+            revision: revision.filter(|_| ranked.is_some()),
+            waiting: waiting.unwrap_or_default(),
+        })
     }
 
     /// Statistics of queues in this shard: the script's counters, and the numbers of facets and of dead letters.
@@ -127,6 +132,12 @@ impl Store {
         let first = if after.is_empty() { "-".to_owned() } else { format!("({after}") };
         let key = self.keys(queue).facets();
         self.redis().command("ZRANGE").key(&key).arg((first, "+", "BYLEX", "LIMIT", 0, count)).query().await
+    }
+
+    /// Names of the facets at the top of the ranking by depth, the deepest first.
+    pub(crate) async fn deepest(&self, queue: &str, count: usize) -> Result<Vec<String>, Error> {
+        let key = self.keys(queue).depths();
+        self.redis().command("ZRANGE").key(&key).arg((0, count.saturating_sub(1), "REV")).query().await
     }
 
     /// Facets by name, as far as they are in this shard; one that has no messages here has a weight of 0.

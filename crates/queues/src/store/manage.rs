@@ -68,15 +68,17 @@ impl Store {
         known: &[&Definition],
     ) -> Result<Configured, Error> {
         let keys = self.keys(queue);
-        let (revision, settled): (Option<u64>, Option<u64>) =
-            self.redis().command("HMGET").key(&keys.settings()).arg(("revision", "settled")).query().await?;
-        if settled == Some(definition.revision) {
+        let settings = self.redis().command("HMGET").key(&keys.settings());
+        let (revision, settled, ranked): (Option<u64>, Option<u64>, Option<u64>) =
+            settings.arg(("revision", "settled", "ranked")).query().await?;
+        if settled == Some(definition.revision) && ranked.is_some() {
             return Ok(Configured::Done);
         }
         let part = |base: Option<u64>| Part { queue, stamp, definition, base, is_last: false };
         let is_base = |base: &&&Definition| {
             // Parts of another revision may be in effect, if a pacemaker that configured it was interrupted.
             Some(base.revision) == settled
+                && ranked.is_some()
                 && revision == settled
                 && base.in_flight_limit == definition.in_flight_limit
         };
@@ -216,8 +218,13 @@ impl Store {
         })
     }
 
-    /// Dead letters from an index on, oldest first.
-    pub(crate) async fn dead(&self, queue: &str, from: u64, count: u64) -> Result<Vec<Stored>, Error> {
+    /// Dead letters from an index on, oldest first; `None` for one that is not readable.
+    pub(crate) async fn dead(
+        &self,
+        queue: &str,
+        from: u64,
+        count: u64,
+    ) -> Result<Vec<Option<Stored>>, Error> {
         let stored: Vec<Vec<u8>> = self
             .redis()
             .command("LRANGE")
@@ -226,13 +233,13 @@ impl Store {
             .arg((from + count).saturating_sub(1))
             .query()
             .await?;
-        Ok(stored.iter().filter_map(|letter| read_letter(letter)).collect())
+        Ok(stored.iter().map(|letter| read_letter(letter)).collect())
     }
 
     /// Takes one part of the dead letters out of their list, the oldest first. `definition` must come from the
     /// registry with this `stamp`. `before` is the number of letters that earlier parts took, and `from` the
-    /// index of the first letter to read. Returns the number of letters that were taken, and the index of the
-    /// next part, if there is one; `None` if the registry has changed.
+    /// index of the first letter to read, and the ID of the letter before it. Returns the number of letters that were taken, and
+    /// these two for the next part, if there is one; `None` if the registry has changed.
     pub(crate) async fn take_dead(
         &self,
         queue: &str,
@@ -240,10 +247,10 @@ impl Store {
         definition: &Definition,
         wanted: DeadLetters<'_>,
         before: u64,
-        from: u64,
-    ) -> Result<Option<(u64, Option<u64>)>, Error> {
+        (from, behind): &(u64, String),
+    ) -> Result<Option<(u64, Option<(u64, String)>)>, Error> {
         let bus = keys::bus::bus(self.shard.tag());
-        let (taken, next): (i64, i64) = self
+        let (taken, next, behind): (i64, i64, String) = self
             .call(&TAKE_DEAD, queue)
             .key(&bus.log())
             .key(&bus.registry())
@@ -251,7 +258,8 @@ impl Store {
             .arg(stamp)
             .arg(DEAD_PART)
             .arg(u8::from(wanted.drop))
-            .arg(from)
+            .arg(*from)
+            .arg(behind)
             .arg(wanted.environment.unwrap_or_default())
             .arg(wanted.rate.unwrap_or_default())
             .arg(before)
@@ -260,7 +268,8 @@ impl Store {
             .arg(flat(definition))
             .run(self.redis())
             .await?;
-        Ok(u64::try_from(taken).ok().map(|taken| (taken, u64::try_from(next).ok())))
+        let next = u64::try_from(next).ok().map(|next| (next, behind));
+        Ok(u64::try_from(taken).ok().map(|taken| (taken, next)))
     }
 }
 

@@ -3,7 +3,7 @@
 use super::support::*;
 use signalbox_api::queues::NewQueue;
 use signalbox_bus::Delay;
-use signalbox_queues::{DeadLetters, PullRequest, Settled};
+use signalbox_queues::{DeadLetters, PullRequest, Settled, Stored};
 
 async fn push_later(hands: &Hands, environment: &str, label: &str, delay_ms: u64) -> u64 {
     let ids = hands.try_push(&[(environment, label)], Some(Delay::After(delay_ms))).await;
@@ -105,6 +105,47 @@ async fn a_rejected_message_is_a_dead_letter_after_its_first_delivery() {
     let dead = hands.queues.dead(Q, "", 9).await.unwrap().items;
     assert_eq!((dead.len(), dead[0].reason.as_deref(), dead[0].message.attempt), (1, Some("rejected"), 1));
     assert_eq!(hands.labels(9).await, ["b"]);
+}
+
+/// Pushes messages and rejects each of them.
+async fn bury(hands: &Hands, messages: &[(&str, &str)]) -> Vec<u64> {
+    let ids = hands.push(messages).await;
+    loop {
+        let pulled = hands.pull(500).await;
+        if pulled.is_empty() {
+            return ids;
+        }
+        let receipts: Vec<String> = pulled.iter().map(|(receipt, _)| receipt.to_string()).collect();
+        let receipts: Vec<&str> = receipts.iter().map(String::as_str).collect();
+        hands.queues.reject(Q, &receipts).await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn pages_of_dead_letters_leave_out_none_if_others_are_removed_in_the_meantime() {
+    let server = Server::in_memory().await;
+    let hands = Hands::new(&server).await;
+    bury(&hands, &[("1", "a"), ("1", "b"), ("1", "c"), ("1", "d"), ("1", "e"), ("1", "f")]).await;
+    let ids = |letters: Vec<_>| letters.iter().map(|letter: &Stored| letter.message.id).collect::<Vec<_>>();
+    let all = ids(hands.queues.dead(Q, "", 9).await.unwrap().items);
+    assert_eq!(all.len(), 6);
+    let page = hands.queues.dead(Q, "", 3).await.unwrap();
+    take_dead(&hands, DeadLetters { ids: &all[..2], drop: true, ..DeadLetters::default() }).await;
+    let rest = hands.queues.dead(Q, &page.next.unwrap(), 9).await.unwrap();
+    assert_eq!(ids(rest.items), all[3..]);
+    assert_eq!(rest.next, None);
+}
+
+#[tokio::test]
+async fn dead_letters_of_two_tenants_that_are_taken_at_the_same_time_are_all_taken() {
+    let server = Server::in_memory().await;
+    let hands = Hands::new(&server).await;
+    let messages: Vec<(&str, &str)> = (0..3_000).map(|n| (["1", "2"][n % 2], "x")).collect();
+    bury(&hands, &messages).await;
+    let of =
+        |environment| DeadLetters { environment: Some(environment), drop: true, ..DeadLetters::default() };
+    let (one, two) = tokio::join!(take_dead(&hands, of("1")), take_dead(&hands, of("2")));
+    assert_eq!((one, two), (1_500, 1_500));
 }
 
 #[tokio::test]

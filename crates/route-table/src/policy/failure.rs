@@ -124,13 +124,17 @@ impl Timeouts {
 
 /// Requests wait, for example during a migration of a database.
 #[serde_with::skip_serializing_none]
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Pause {
     /// Milliseconds that a request waits before it is answered 503, 1 to 60,000. Default: 30,000.
     wait_ms: Option<u64>,
     /// Requests that wait at one worker; further ones are answered 503 immediately, 0 to 4096. Default: 1000.
     most: Option<u64>,
+    /// When it began, in unix milliseconds. Set by Signalbox; what a client sends is ignored.
+    pub(super) since_ms: Option<u64>,
+    /// The token or the person that began it. Set by Signalbox.
+    pub(super) by: Option<String>,
 }
 
 /// The body of one of the edge's own errors.

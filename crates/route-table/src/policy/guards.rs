@@ -202,6 +202,10 @@ pub(crate) struct Maintenance {
     /// `Retry-After` in seconds, 0 to 31,536,000.
     retry_after: Option<u64>,
     except_header: Option<Except>,
+    /// When it began, in unix milliseconds. Set by Signalbox; what a client sends is ignored.
+    pub(super) since_ms: Option<u64>,
+    /// The token or the person that began it. Set by Signalbox.
+    pub(super) by: Option<String>,
 }
 
 /// Requests with this header value bypass the maintenance response.

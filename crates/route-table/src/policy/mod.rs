@@ -68,6 +68,8 @@ pub struct Policy {
     /// Status, 400 to 599 → the page of an answer that the edge itself gives. Answers of instances stay as they are.
     error_pages: Option<BTreeMap<String, ErrorPage>>,
     timeouts: Option<Timeouts>,
+    /// Whether the edge reads a response ahead of a slow client. Default: false, each part is passed on as it arrives.
+    buffering: Option<bool>,
     limits: Option<Limits>,
     /// Size limit of a request body, in bytes.
     body_bytes: Option<u64>,
@@ -144,6 +146,7 @@ impl Policy {
         let p2c = self.balance.as_ref().is_some_and(|how| how.algorithm == balance::Algorithm::P2c);
         p2c || self.sticky.is_some()
             || self.timeouts.is_some()
+            || self.buffering == Some(true)
             || self.pause.is_some()
             || self.limits.is_some()
             || self.body_bytes.is_some()
@@ -232,6 +235,28 @@ impl Policy {
     #[must_use]
     pub fn with_paths(self, paths: Option<Vec<PathRule>>) -> Self {
         Self { paths, ..self }
+    }
+
+    /// Whether the policy pauses or closes the host.
+    pub fn has_mode(&self) -> bool {
+        self.pause.is_some() || self.maintenance.is_some()
+    }
+
+    /// The policy with the time and the author of its pause and of its maintenance: those of `before`, the stored policy, if it
+    /// has them as well, otherwise `now`.
+    #[must_use]
+    pub fn marked(mut self, before: Option<&Self>, now: (u64, &str)) -> Self {
+        let fresh = || (Some(now.0), Some(now.1.to_owned()));
+        if let Some(pause) = &mut self.pause {
+            let stored = before.and_then(|before| before.pause.as_ref());
+            (pause.since_ms, pause.by) = stored.map_or_else(fresh, |one| (one.since_ms, one.by.clone()));
+        }
+        if let Some(maintenance) = &mut self.maintenance {
+            let stored = before.and_then(|before| before.maintenance.as_ref());
+            (maintenance.since_ms, maintenance.by) =
+                stored.map_or_else(fresh, |one| (one.since_ms, one.by.clone()));
+        }
+        self
     }
 
     /// The policy with `pause`, or without it to resume the host.

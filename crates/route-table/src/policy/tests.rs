@@ -34,6 +34,7 @@ fn requests_off_the_hot_path_are_counted() {
         r#"{"balance":{"algorithm":"p2c"}}"#,
         r#"{"sticky":{"cookie":"s"}}"#,
         r#"{"body_bytes":5}"#,
+        r#"{"buffering":true}"#,
         r#"{"https":"redirect"}"#,
         r#"{"target_header":true}"#,
     ] {
@@ -44,6 +45,7 @@ fn requests_off_the_hot_path_are_counted() {
         r#"{"balance":{"algorithm":"round_robin"}}"#,
         r#"{"https":"any"}"#,
         r#"{"hold_ms":5}"#,
+        r#"{"buffering":false}"#,
         r#"{"tls":"auto"}"#,
     ] {
         assert!(!counted(json), "{json}");
@@ -264,7 +266,7 @@ fn unknown_fields_are_named() {
 fn fuzz_policies() {
     let examples = [
         r#"{"balance":{"algorithm":"hash","header":"X-User"},"shares":[{"version_type":"17","percent":99.5},{"version_type":"18","percent":0.5}],"shares_by":{"header":"X-Version","cookie":"v"},"sticky":{"cookie":"s","ttl_seconds":3600},"slow_start_ms":30000}"#,
-        r#"{"retries":{"attempts":3,"budget_percent":20,"timeout_ms":10000},"ejection":{"failures":5,"first_ms":1000,"longest_ms":60000},"hold_ms":5000,"timeouts":{"connect_ms":1,"read_ms":2,"send_ms":3}}"#,
+        r#"{"retries":{"attempts":3,"budget_percent":20,"timeout_ms":10000},"ejection":{"failures":5,"first_ms":1000,"longest_ms":60000},"hold_ms":5000,"timeouts":{"connect_ms":1,"read_ms":2,"send_ms":3},"buffering":true}"#,
         r#"{"limits":{"requests":{"per_second":100,"burst":50,"by":{"header":"X-Key"}},"connections":{"most":100,"by":"host"}},"body_bytes":1048576,"methods":["GET","POST"],"https":"redirect","ejection":false}"#,
         r#"{"headers":{"request":{"set":{"X-Env":"live"},"remove":["X-Debug"]},"response":{"set":{"X-Frame-Options":"DENY"}}},"maintenance":{"status":503,"body":"back soon","content_type":"text/plain","retry_after":60,"except_header":{"name":"X-Preview","value":"1"}},"upstream":{"tls":true,"server_name":"app.internal","verify":true,"protocol":"grpc"},"target_header":true}"#,
         r#"{"access":{"allow":["10.0.0.0/8","fd00::/8"],"deny":["10.1.0.1","::ffff:10.2.0.0/112"],"basic":{"realm":"Staff","users":{"ann":"$5$abcdefgh$ZLVGB1aDyxIdxV5VVeKcoQGwDaoKoWfKRbrdZcb7MC7"}}},"redirect":{"host":"www.a.test","status":308}}"#,

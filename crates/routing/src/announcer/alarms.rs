@@ -166,6 +166,7 @@ mod tests {
             address: None,
             in_flight: std::collections::BTreeMap::new(),
             requested_names: Vec::new(),
+            ejected: std::collections::BTreeMap::new(),
         };
         let seconds = |ages: &[u64]| pause(&ages.iter().copied().map(router).collect::<Vec<_>>());
         assert_eq!(seconds(&[]), Duration::from_secs(10));

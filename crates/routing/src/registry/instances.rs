@@ -9,7 +9,7 @@ use crate::{
 };
 use signalbox_access::Caller;
 use signalbox_api::routes::Heartbeat;
-use signalbox_route_table::{Desired, InstanceId, Label, Record, Spec, State};
+use signalbox_route_table::{Desired, Hostname, InstanceId, Label, Record, Spec, State};
 
 /// Maximum number of instances of one host: each change of one examines all of them inside Redis.
 const MAX_INSTANCES_PER_HOST: usize = 1000;
@@ -158,15 +158,32 @@ impl Registry {
         self.alter(caller, id, ChangeKind::Draining, drain).await
     }
 
+    /// The active instances of a version type that serve a host, all of which the caller may drain. Changes nothing.
+    pub async fn drainable(
+        &self,
+        caller: &Caller,
+        hostname: &Hostname,
+        version_type: &Label,
+    ) -> Result<Vec<InstanceId>, Error> {
+        let ids = self.store.ids_of_host(hostname).await?;
+        let ids = ids.iter().map(|id| InstanceId::parse(id)).collect::<Result<Vec<_>, _>>()?;
+        let mut stored = self.store.stored_many(&ids).await?;
+        stored.retain(|one| {
+            let desired = &one.record.desired;
+            // An instance that drains already keeps its deadline.
+            desired.spec.version_type_id == *version_type && desired.state == State::Active
+        });
+        stored.iter().try_for_each(|one| check_record(caller, &one.record))?;
+        Ok(stored.into_iter().map(|one| one.id).collect())
+    }
+
     /// Ends a drain, or the time on standby. If a promotion replaced the version type, other instances of it may serve as well
     /// when they are registered again.
     pub async fn resume(&self, caller: &Caller, id: &InstanceId) -> Result<RouteChange, Error> {
-        if let Some(stored) = self.store.stored(id).await? {
-            check_record(caller, &stored.record)?;
-            let Spec { hostnames, version_type_id, .. } = &stored.record.desired.spec;
-            for hostname in hostnames {
-                self.admit(caller, hostname, std::slice::from_ref(version_type_id)).await?;
-            }
+        let stored = self.instance(caller, id).await?;
+        let Spec { hostnames, version_type_id, .. } = &stored.record.desired.spec;
+        for hostname in hostnames {
+            self.admit(caller, hostname, std::slice::from_ref(version_type_id)).await?;
         }
         let resume = |before: &Desired| Desired::new(before.spec.clone(), State::Active);
         self.alter(caller, id, ChangeKind::Resumed, resume).await
@@ -256,8 +273,7 @@ impl Registry {
     pub async fn heartbeat(&self, caller: &Caller, id: &InstanceId) -> Result<Heartbeat, Error> {
         let gone = || Error::NoInstance(id.clone());
         if !caller.is_unconfined() {
-            let current = self.store.stored(id).await?.ok_or_else(gone)?;
-            check_record(caller, &current.record)?;
+            self.instance(caller, id).await?;
         }
         if let Some(heartbeat) = self.store.heartbeat(id).await? {
             return Ok(heartbeat);
@@ -282,8 +298,7 @@ impl Registry {
         message: &str,
         fault_id: Option<&str>,
     ) -> Result<u64, Error> {
-        let current = self.store.stored(id).await?.ok_or_else(|| Error::NoInstance(id.clone()))?;
-        check_record(caller, &current.record)?;
+        self.instance(caller, id).await?;
         let faults = self.store.fault(id, message, fault_id).await?;
         faults.ok_or(Error::Resyncing { recorded: false })
     }
@@ -298,8 +313,7 @@ impl Registry {
     ) -> Result<RouteChange, Error> {
         let mut attempts = Attempts::new();
         loop {
-            let current = self.store.stored(id).await?.ok_or_else(|| Error::NoInstance(id.clone()))?;
-            check_record(caller, &current.record)?;
+            let current = self.instance(caller, id).await?;
             let after = change(&current.record.desired);
             if after == current.record.desired {
                 let Some(table) = self.store.table_state().await?.mark() else {
@@ -370,9 +384,7 @@ impl Registry {
     }
 
     async fn check_instance_limit(&self, spec: &Spec, before: Option<&Desired>) -> Result<(), Error> {
-        let new = |name: &&signalbox_route_table::Hostname| {
-            before.is_none_or(|before| !before.spec.hostnames.contains(name))
-        };
+        let new = |name: &&Hostname| before.is_none_or(|before| !before.spec.hostnames.contains(name));
         let added: Vec<_> = spec.hostnames.iter().filter(new).cloned().collect();
         if added.is_empty() {
             return Ok(());

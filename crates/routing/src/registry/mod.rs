@@ -15,14 +15,16 @@ use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use tokio::{sync::Notify, time::Instant};
 
-use super::{Error, Store};
+use super::{Error, Store, Stored, host_state};
 use crate::metrics::Metrics;
 use signalbox_access::Caller;
 use signalbox_route_table::{
-    AddressRules, Explanation, Hostname, Leads, Question, Record, RequestPath, candidates, explain, leads_to,
+    AddressRules, Explanation, Hostname, InstanceId, Leads, Question, Record, RequestPath, candidates,
+    explain, leads_to,
 };
 
 pub use instances::DrainedNode;
+pub use policies::AlteredPolicy;
 pub use promote::{NotPromoted, PromotionTimes};
 pub use resources::ResourceChange;
 
@@ -97,6 +99,16 @@ impl Registry {
         Ok(leads.explanation(asked, service))
     }
 
+    /// An instance that the caller names.
+    ///
+    /// # Errors
+    /// [`Error::NoInstance`], also if it serves none of the caller's hosts; [`Error::InstanceNotAllowed`] if it also serves others.
+    pub async fn instance(&self, caller: &Caller, id: &InstanceId) -> Result<Stored, Error> {
+        let stored = self.store.stored(id).await?.ok_or_else(|| Error::NoInstance(id.clone()))?;
+        check_named(caller, id, &stored.record)?;
+        Ok(stored)
+    }
+
     async fn explain_host(
         &self,
         host: String,
@@ -113,7 +125,13 @@ impl Registry {
         let (_, serial, _) = self.store.table_head().await?;
         let now_ms = self.store.table_now_ms().await?;
         let leads = path.map(|path| leads_to(&records, path, question));
-        Ok((explain(host, candidates, &records, &owners, question, (serial, now_ms)), leads))
+        let state = match matched {
+            Some(record) => self.store.host_states(std::slice::from_ref(record)).await?.pop(),
+            None => None,
+        };
+        let mut explanation = explain(host, candidates, &records, &owners, question, (serial, now_ms));
+        explanation.state = state.map(host_state);
+        Ok((explanation, leads))
     }
 }
 
@@ -153,6 +171,16 @@ fn check_names(caller: &Caller, hostnames: &[Hostname]) -> Result<(), Error> {
         Some(hostname) => Err(Error::HostNotAllowed { hostname: hostname.to_string() }),
         None => Ok(()),
     }
+}
+
+/// As [`check_record`], for a caller who names the instance. One that serves none of the caller's hosts is answered like one that
+/// does not exist: whether an ID is in use is not for other tenants.
+fn check_named(caller: &Caller, id: &InstanceId, record: &Record) -> Result<(), Error> {
+    let hostnames = &record.desired.spec.hostnames;
+    if !caller.is_unconfined() && !hostnames.iter().any(|hostname| caller.may_touch(hostname)) {
+        return Err(Error::NoInstance(id.clone()));
+    }
+    check_record(caller, record)
 }
 
 fn check_record(caller: &Caller, record: &Record) -> Result<(), Error> {

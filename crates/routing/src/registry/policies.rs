@@ -3,11 +3,23 @@
 use super::{Attempts, Registry, ResourceChange, check_names};
 use crate::Error;
 use signalbox_access::Caller;
-use signalbox_route_table::{Hostname, Invalid, Label, PathRule, Pause, Policy, State};
+use signalbox_route_table::{Hostname, Invalid, Label, PathRule, Pause, Policy, Share, State};
+
+/// A policy that was altered.
+#[derive(Debug, Clone)]
+pub struct AlteredPolicy {
+    /// The route table after the change.
+    pub change: ResourceChange,
+    /// The policy before; `None` if there was none.
+    pub before: Option<Policy>,
+    /// The policy now.
+    pub after: Policy,
+}
 
 impl Registry {
     /// Sets the policy of a host. Repeating it changes nothing, but completes what an earlier attempt left. An empty
-    /// policy is the same as none. With `expected`, only if the policy has this revision; 0 if there is none.
+    /// policy is the same as none. With `expected`, only if the policy has this revision; 0 if there is none. Returns the policy
+    /// as it is stored, too.
     ///
     /// Version types to which a traffic split gives a part serve from then on: their instances on standby are resumed, and new
     /// ones do not begin on standby.
@@ -17,13 +29,25 @@ impl Registry {
         hostname: &Hostname,
         policy: &Policy,
         expected: Option<u64>,
-    ) -> Result<ResourceChange, Error> {
+    ) -> Result<(ResourceChange, Policy), Error> {
         check_names(caller, std::slice::from_ref(hostname))?;
         check_services(caller, hostname, policy)?;
-        let ruled = self.set_whole_policy(caller, hostname, policy, expected).await?;
-        // After the policy, which may be rejected. An instance that registers in between is resumed below.
+        let (ruled, stored) = self.set_whole_policy(caller, hostname, policy, expected).await?;
+        Ok((self.serve_shared(caller, hostname, policy, ruled).await?, stored))
+    }
+
+    /// Lets the version types serve to which the policy gives a part. `ruled` is the change of the policy, which may have been
+    /// rejected and so is made first. Returns the last change.
+    async fn serve_shared(
+        &self,
+        caller: &Caller,
+        hostname: &Hostname,
+        policy: &Policy,
+        ruled: ResourceChange,
+    ) -> Result<ResourceChange, Error> {
         let shared: Vec<Label> = policy.shared_versions().cloned().collect();
         self.admit(caller, hostname, &shared).await?;
+        // An instance that was registered before its version type was admitted is resumed here.
         match self.resume_shared(caller, hostname, policy).await? {
             Some((serial, epoch)) => Ok(ResourceChange { changed: true, serial, epoch }),
             None => Ok(ruled),
@@ -32,7 +56,7 @@ impl Registry {
 
     /// Rejects a traffic split that gives a part to version types that no instance of the host has. A part that the policy
     /// has already is accepted, so that a repetition is.
-    pub async fn check_shares(&self, hostname: &Hostname, policy: &Policy) -> Result<(), Error> {
+    pub async fn check_shares_are_served(&self, hostname: &Hostname, policy: &Policy) -> Result<(), Error> {
         if policy.shares.is_none() {
             return Ok(());
         }
@@ -105,14 +129,16 @@ impl Registry {
         hostname: &Hostname,
         policy: &Policy,
         expected: Option<u64>,
-    ) -> Result<ResourceChange, Error> {
-        if expected.is_some() || policy.clone().keep_hidden(None).is_err() {
+    ) -> Result<(ResourceChange, Policy), Error> {
+        if expected.is_some() || policy.has_mode() || policy.clone().keep_hidden(None).is_err() {
             let set =
                 self.alter_policy(caller, hostname, expected, |before| policy.clone().keep_hidden(before));
-            return Ok(set.await?.0);
+            let set = set.await?;
+            return Ok((set.change, set.after));
         }
-        let policy = Some(policy).filter(|policy| !policy.is_empty());
-        self.set_resource(caller, hostname, policy, None).await?.ok_or(Error::Contended)
+        let wanted = Some(policy).filter(|policy| !policy.is_empty());
+        let changed = self.set_resource(caller, hostname, wanted, None).await?.ok_or(Error::Contended)?;
+        Ok((changed, policy.clone()))
     }
 
     /// Replaces the rules for paths of a host; `None` removes them. The rest of its policy stays. Returns the policy,
@@ -122,7 +148,7 @@ impl Registry {
         caller: &Caller,
         hostname: &Hostname,
         paths: Option<Vec<PathRule>>,
-    ) -> Result<(ResourceChange, Policy), Error> {
+    ) -> Result<AlteredPolicy, Error> {
         check_names(caller, std::slice::from_ref(hostname))?;
         let rules = Policy::default().with_paths(paths).check()?;
         check_services(caller, hostname, &rules)?;
@@ -140,10 +166,10 @@ impl Registry {
         caller: &Caller,
         hostname: &Hostname,
         pause: Option<Pause>,
-    ) -> Result<(ResourceChange, Policy), Error> {
+    ) -> Result<AlteredPolicy, Error> {
         check_names(caller, std::slice::from_ref(hostname))?;
         self.alter_policy(caller, hostname, None, |before| {
-            before.cloned().unwrap_or_default().with_pause(pause).check()
+            before.cloned().unwrap_or_default().with_pause(pause.clone()).check()
         })
         .await
     }
@@ -153,6 +179,33 @@ impl Registry {
         self.set_resource::<Policy>(caller, hostname, None, None).await?.ok_or(Error::Contended)
     }
 
+    /// Replaces the shares of a host, and lets their version types serve as [`Self::set_policy`] does. The rest of its policy stays,
+    /// also if it leads to hosts that the caller may not change.
+    pub async fn replace_shares(
+        &self,
+        caller: &Caller,
+        hostname: &Hostname,
+        shares: &[Share],
+    ) -> Result<AlteredPolicy, Error> {
+        check_names(caller, std::slice::from_ref(hostname))?;
+        let altered = self.alter_policy(caller, hostname, None, |before| with(before.cloned(), shares)).await?;
+        let change = self.serve_shared(caller, hostname, &altered.after, altered.change).await?;
+        Ok(AlteredPolicy { change, ..altered })
+    }
+
+    /// Checks whether [`Self::replace_shares`] would accept these shares now. Changes nothing.
+    pub async fn check_replace_shares(
+        &self,
+        caller: &Caller,
+        hostname: &Hostname,
+        shares: &[Share],
+    ) -> Result<(), Error> {
+        check_names(caller, std::slice::from_ref(hostname))?;
+        let before = self.store.policy(hostname).await?.map(|wanted| wanted.value);
+        with(before, shares)?;
+        Ok(())
+    }
+
     /// Replaces the policy of a host by what `alter` makes of it. With `expected`, only if the policy has this revision.
     pub(super) async fn alter_policy(
         &self,
@@ -160,7 +213,7 @@ impl Registry {
         hostname: &Hostname,
         expected: Option<u64>,
         alter: impl Fn(Option<&Policy>) -> Result<Policy, Invalid>,
-    ) -> Result<(ResourceChange, Policy), Error> {
+    ) -> Result<AlteredPolicy, Error> {
         let mut attempts = Attempts::new();
         loop {
             let before = self.store.policy(hostname).await?;
@@ -168,14 +221,26 @@ impl Registry {
             if expected.is_some_and(|expected| expected != revision) {
                 return Err(Error::PolicyChanged { revision });
             }
-            let policy = alter(before.as_ref().map(|before| &before.value))?;
-            let wanted = Some(&policy).filter(|policy| !policy.is_empty());
+            let before = before.map(|before| before.value);
+            let mut after = alter(before.as_ref())?;
+            if after.has_mode() {
+                let by = caller.person().unwrap_or(&caller.name);
+                after = after.marked(before.as_ref(), (self.store.fabric_now_ms().await?, by));
+            }
+            let wanted = Some(&after).filter(|policy| !policy.is_empty());
             match self.set_resource(caller, hostname, wanted, Some(revision)).await? {
-                Some(changed) => return Ok((changed, policy)),
+                Some(change) => return Ok(AlteredPolicy { change, before, after }),
                 None => attempts.lost()?,
             }
         }
     }
+}
+
+/// A policy with other shares.
+fn with(before: Option<Policy>, shares: &[Share]) -> Result<Policy, Invalid> {
+    let mut policy = before.unwrap_or_default();
+    policy.shares = Some(shares.to_vec());
+    policy.check()
 }
 
 /// Checks the hosts to which the policy of `hostname` leads. A caller can lead requests only to hosts that it may

@@ -289,7 +289,7 @@ impl Registry {
         }
         let altered = self
             .alter_policy(caller, hostname, None, |before| Ok(alter(before.cloned().unwrap_or_default())));
-        Ok(Some(altered.await?.0))
+        Ok(Some(altered.await?.change))
     }
 }
 

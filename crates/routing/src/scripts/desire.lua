@@ -13,6 +13,7 @@
 -- KEYS[11]: hash, token → the number of its instances
 -- KEYS[12]: set, `h:` and each new host name, `v:` and each new version type that the token registered within a day
 -- KEYS[13]: hash, host name → its promotion with its revision as JSON
+-- KEYS[14]: zset, version type → when it was last registered, unix s
 -- ARGV[1]: string, instance id
 -- ARGV[2]: string, the record as the caller read it; empty = there was none
 -- ARGV[3]: string, the new record as JSON without its opening brace and revision; empty = remove
@@ -38,7 +39,7 @@
 local instances, index, addresses = KEYS[1], KEYS[2], KEYS[3]
 local hosts, host_index = KEYS[4], KEYS[5]
 local revisions, unprojected, unreported, route_table = KEYS[6], KEYS[7], KEYS[8], KEYS[9]
-local registrants, counts, names, promotions = KEYS[10], KEYS[11], KEYS[12], KEYS[13]
+local registrants, counts, names, promotions, version_types = KEYS[10], KEYS[11], KEYS[12], KEYS[13], KEYS[14]
 local id, expected, record = ARGV[1], ARGV[2], ARGV[3]
 local address_before, address_after = ARGV[4], ARGV[5]
 local owner, owner_record = ARGV[6], ARGV[7]
@@ -47,6 +48,8 @@ local registrant, max_instances, max_names = ARGV[10], tonumber(ARGV[11]), tonum
 local FIRST_HOSTNAME = 14
 -- How long new names are counted, in seconds.
 local NAMES_SECONDS = 86400
+-- How long a version type is not new after its last registration, in seconds; and how many that are older are removed in a call.
+local KNOWN_SECONDS, MAX_FORGOTTEN = 30 * 86400, 10
 
 local lineage, serial = unpack(redis.call('HMGET', route_table, 'epoch', 'serial'))
 if not lineage then
@@ -96,23 +99,33 @@ if registrant ~= '' and is_one_too_many() then
   return {'limited'}
 end
 
--- The host names and the version type of the new record that are not registered: they remain after the instance, as hosts and
--- as statistics. Reads only.
+-- The host names and the version type of the new record that were not registered before, and that are not counted for the token
+-- yet: they remain after the instance, as hosts and as statistics. Reads only.
 local function new_names()
-  local found, is_known = {}, true
+  local found, seen = {}, {}
+  local function add(name)
+    if not seen[name] and redis.call('SISMEMBER', names, name) == 0 then
+      found[#found + 1] = name
+    end
+    seen[name] = true
+  end
+  local is_known = redis.call('ZSCORE', version_types, version_type)
   for at = FIRST_HOSTNAME, #ARGV do
     local present = redis.call('HGET', hosts, ARGV[at])
     if not present then
-      found[#found + 1] = 'h:' .. ARGV[at]
+      add('h:' .. ARGV[at])
     end
-    is_known = is_known and present == version_type
+    is_known = is_known or present == version_type
   end
-  if not is_known and redis.call('SISMEMBER', names, 'v:' .. version_type) == 0 then
-    found[#found + 1] = 'v:' .. version_type
+  if not is_known then
+    add('v:' .. version_type)
   end
   return found
 end
-local fresh = {}
+local fresh, now, outdated = {}, tonumber(redis.call('TIME')[1]), {}
+if record ~= '' then
+  outdated = redis.call('ZRANGE', version_types, '-inf', now - KNOWN_SECONDS, 'BYSCORE', 'LIMIT', 0, MAX_FORGOTTEN)
+end
 if max_names > 0 and record ~= '' then
   fresh = new_names()
   if #fresh > 0 and redis.call('SCARD', names) + #fresh > max_names then
@@ -177,6 +190,10 @@ else
   if #fresh > 0 and redis.call('TTL', names) < 0 then
     redis.call('EXPIRE', names, NAMES_SECONDS)
   end
+  for _, name in ipairs(outdated) do
+    redis.call('ZREM', version_types, name)
+  end
+  redis.call('ZADD', version_types, now, version_type)
   -- At most a hundred names.
   for at = FIRST_HOSTNAME, #ARGV do
     redis.call('HSET', hosts, ARGV[at], version_type)

@@ -183,6 +183,7 @@ impl Store {
             .key(&key::routes_registrants_count())
             .key(&key::routes_registrants_names(desire.registrant.map_or("", |registrant| &registrant.token)))
             .key(&key::routes_promotions())
+            .key(&key::routes_version_types())
             .arg(desire.id.as_str())
             .arg(before.map_or("", |stored| &stored.text))
             .arg(tail)

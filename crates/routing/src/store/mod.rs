@@ -128,6 +128,14 @@ impl Store {
         }
     }
 
+    /// The fabric's clock, in unix milliseconds.
+    pub(crate) async fn fabric_now_ms(&self) -> Result<u64, Error> {
+        match self.clock_ms.load(Ordering::Relaxed) {
+            0 => self.fabric.now_ms().await.map_err(Error::Fabric),
+            fixed => Ok(fixed),
+        }
+    }
+
     #[cfg(test)]
     pub(crate) fn set_clock_ms(&self, now_ms: u64) {
         self.clock_ms.store(now_ms, Ordering::Relaxed);

@@ -1,10 +1,11 @@
 //! The reports of routers, on the stats Redis.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 
 use signalbox_store::{
     Script, StatsRole, Subscription, Value,
     keys::{fabric, stats as key},
+    traffic::{Recent, recent},
 };
 
 use super::{Store, reply::Reply};
@@ -14,6 +15,10 @@ static ROUTERS: Script<StatsRole> = Script::new("routing/routers", include_str!(
 
 /// Time after the last alarm event until the published state is forgotten.
 const ALARMS_PUBLISHED_SECONDS: u64 = 30 * 24 * 3600;
+
+const MINUTE_SECONDS: i64 = 60;
+/// How many version types with most requests, and as many with most errors, are read exactly.
+const MAX_EXACT: usize = 100;
 
 /// A router's latest report.
 #[derive(Debug, Clone, PartialEq)]
@@ -36,6 +41,8 @@ pub struct RouterReport {
     pub in_flight: BTreeMap<String, u64>,
     /// Server names without a certificate that its clients asked for lately.
     pub requested_names: Vec<String>,
+    /// Addresses that it has ejected, with the ends of the ejections in unix milliseconds; at most 200.
+    pub ejected: BTreeMap<String, u64>,
 }
 
 impl Store {
@@ -73,8 +80,17 @@ impl Store {
                 .get("requested_names")
                 .and_then(|names| serde_json::from_str(names).ok())
                 .unwrap_or_default(),
+            ejected: fields
+                .get("ejected")
+                .and_then(|ejected| serde_json::from_str(ejected).ok())
+                .unwrap_or_default(),
         };
         Ok(seen.into_iter().map(report).collect())
+    }
+
+    /// The requests of the last minute to these version types.
+    pub(crate) async fn last_minute(&self, versions: &HashSet<&str>) -> Result<Recent, Error> {
+        recent(&self.stats, MINUTE_SECONDS, MAX_EXACT, Some(versions)).await.map_err(Error::Stats)
     }
 
     /// The published alarms of routers, by node: `<number> <alarm>`.

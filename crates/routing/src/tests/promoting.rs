@@ -356,7 +356,7 @@ async fn a_share_of_a_version_type_without_an_instance_is_rejected() {
     rig.put("one", spec(9001, &[HOST], "17")).await;
     let check = async |shares: serde_json::Value| {
         let policy: Policy = serde_json::from_value(json!({"shares": shares})).unwrap();
-        match rig.registry.check_shares(&host(HOST), &policy).await {
+        match rig.registry.check_shares_are_served(&host(HOST), &policy).await {
             Ok(()) => Vec::new(),
             Err(Error::UnknownShares { version_types, .. }) => version_types,
             Err(error) => panic!("{error}"),

@@ -340,11 +340,39 @@ async fn a_token_registers_a_limited_number_of_new_names_and_existing_ones_witho
         let is_limit = matches!(&refused, Err(Error::TokenNames { names: 3, seconds }) if *seconds > 86_000);
         assert!(is_limit, "{name} {version}: {refused:?}");
     }
+    // A rollback, a host that was deleted, and a host that is named twice.
     assert!(put(9003, "a.example", "1").await.is_ok());
     let removed = registry.remove(&tenant, &instance_id("i")).await;
     assert!(removed.is_ok(), "{removed:?}");
     assert!(
         rig.registry.put(&Caller::root(), &instance_id("r"), spec(9004, &["c.example"], "4")).await.is_ok()
     );
+    rig.check_catalog().await;
+}
+
+#[tokio::test]
+async fn a_version_type_or_host_that_was_registered_before_is_not_new() {
+    let rig = Rig::new().await;
+    let put = async |registry: &crate::Registry, caller: &Caller, id: &str, hosts: &[&str], version: &str| {
+        let port = 9100 + u16::from(id.as_bytes()[0]);
+        registry.put(caller, &instance_id(id), spec(port, hosts, version)).await.map(drop)
+    };
+    for version in ["old", "older", "now"] {
+        put(&rig.registry, &Caller::root(), "i", &["shop.example"], version).await.unwrap();
+    }
+    let registry = rig.registry.clone().with_limits_per_token(Limits { instances: 0, names: 2 });
+    let tenant = Caller::named("tenant".to_owned(), vec![Scope::Routes], None);
+    put(&registry, &tenant, "a", &["a.example", "a.example"], "now").await.unwrap();
+    // The host was deleted, and is counted already.
+    registry.remove(&tenant, &instance_id("a")).await.unwrap();
+    registry.remove_host(&Caller::root(), &host("a.example")).await.unwrap();
+    put(&registry, &tenant, "a", &["a.example"], "now").await.unwrap();
+    put(&registry, &tenant, "b", &["b.example"], "now").await.unwrap();
+    // The limit is reached, and does not block a rollback.
+    for version in ["old", "older"] {
+        put(&registry, &tenant, "i", &["shop.example"], version).await.unwrap();
+    }
+    let refused = put(&registry, &tenant, "i", &["shop.example"], "new").await;
+    assert!(matches!(refused, Err(Error::TokenNames { names: 2, .. })), "{refused:?}");
     rig.check_catalog().await;
 }

@@ -26,7 +26,8 @@ pub(super) fn render(template: &str, values: &BTreeMap<String, String>) -> Resul
         let (before, from) = rest.split_at(start);
         text.push_str(before);
         let name: &str = from[2..].split('}').next().unwrap_or_default();
-        let ours = !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_uppercase() || byte == b'_');
+        let part = |byte: u8| byte.is_ascii_uppercase() || byte.is_ascii_digit() || byte == b'_';
+        let ours = name.starts_with(|first: char| first.is_ascii_uppercase()) && name.bytes().all(part);
         if !ours {
             text.push_str("${");
             rest = &from[2..];
@@ -46,9 +47,9 @@ mod tests {
 
     #[test]
     fn names_are_replaced_and_nginxs_variables_remain() {
-        let values = [("A_B".to_owned(), "x;".to_owned()), ("EMPTY".to_owned(), String::new())].into();
-        let text = render("${A_B} ${host}${EMPTY} $uri ${", &values).unwrap();
-        assert_eq!(text, "x; ${host} $uri ${");
+        let values = [("A_B2C".to_owned(), "x;".to_owned()), ("EMPTY".to_owned(), String::new())].into();
+        let text = render("${A_B2C} ${host}${EMPTY} $uri ${1} ${", &values).unwrap();
+        assert_eq!(text, "x; ${host} $uri ${1} ${");
         let error = render("${NEW}", &values).unwrap_err().in_option("edge.files").to_string();
         assert!(error.contains("${NEW}"), "{error}");
     }

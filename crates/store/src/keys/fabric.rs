@@ -17,6 +17,8 @@ keys! {
     /// SET of the new host names and version types that a token registered.
     routes_registrants_names(token: &str) = "routes:registrants:names:{token}",
         "set", "a day after the first of them";
+    /// ZSET of version types by their last registration, in unix seconds.
+    routes_version_types() = "routes:version_types", "zset", "30 days after the last registration";
     /// HASH: host name → the version type last registered for it. A name remains after its last instance is removed.
     routes_hosts() = "routes:hosts", "hash", "until the host is deleted";
     /// ZSET of the names in `routes:hosts`, all with score 0, for reading them in order.

@@ -5,6 +5,9 @@
 /// `<node> <serial> alarm`.
 pub const ROUTERS_CHANNEL: &str = "routers";
 
+/// The id under which all requests of applications are counted. No version type can have this name.
+pub const TOTAL: &str = "*";
+
 keys! {
     StatsSpace:
     /// INTEGER: the number of bytes of a router's access log that are counted.
@@ -26,6 +29,10 @@ keys! {
     /// The same for the answers of one instance, identified by its address.
     instance_latency(address: &str, hour: i64, bucket: &str) = "instance_latency:{address}:{hour}:{bucket}",
         "hash", "2 days after its hour", "sidecar" => "sidecar, pacemaker";
+    /// ZSET of the version types with requests in a minute (a unix second), by their number (`requests`), or by the number
+    /// that instances failed or answered with 5xx (`errors`). At most about 12,000, those with the highest numbers.
+    ranking(minute: i64, by: &str) = "ranking:{minute}:{by}",
+        "zset", "10 minutes after its minute", "sidecar" => "sidecar, pacemaker";
     /// SET of the version types in a workspace.
     workspace(id: &str) = "workspace:{id}", "set", "no expiry", "pacemaker" => "sidecar";
     /// SET of the version types of an application.

@@ -25,13 +25,16 @@ use crate::{
     http::Problem,
 };
 use signalbox_access::Scope;
-use signalbox_route_table::{Answer, Explanation, Hostname, InstanceId, Label, Question, Share, Spec, State};
+use signalbox_diagnosis::hosts::Condition;
+use signalbox_route_table::{Explanation, Hostname, InstanceId, Label, Question, Share, Spec, State};
 use signalbox_routing::{Error, Live, Promotion, Stored, in_flight};
 
 /// Minutes of latencies read for version types, and for instances.
 const MINUTES: i64 = 60;
 const INSTANCE_MINUTES: i64 = 5;
 const STATS: &str = "the stats Redis";
+/// Maximum instances that are read, to show the worst of them.
+const MAX_READ: usize = 2_000;
 
 #[derive(Debug, Template)]
 #[template(path = "dashboard/host.html")]
@@ -40,13 +43,17 @@ struct Page<'a> {
     /// Whether the caller may change the routes of this host.
     may_change: bool,
     instances: Vec<InstanceRow>,
+    /// How many instances there are, if not all of them are shown.
+    all: Option<usize>,
     versions: Vec<VersionRow>,
     explanation: Explanation,
     /// The promoted version type.
     promoted: Option<String>,
     /// The promotion, if it can be undone.
     undo: Option<UndoRow>,
-    answer: &'static str,
+    answer: String,
+    /// The color of the answer.
+    color: &'static str,
     /// The policy as JSON: a change of the shares replaces the whole policy.
     policy: String,
     /// Its revision; 0 without a policy.
@@ -156,6 +163,17 @@ fn effects(version_type: &str, instances: &[InstanceRow], shares: Option<&[Share
     lines
 }
 
+/// The instances that are shown, by name. Of more than fit on the page, those with a failed check or reported faults come first.
+fn worst(stored: Vec<Stored>, live: Vec<Live>) -> (Vec<Stored>, Vec<Live>) {
+    let mut all: Vec<(Stored, Live)> = stored.into_iter().zip(live).collect();
+    if all.len() > MAX_ROWS {
+        all.sort_by_key(|(_, live)| (live.unhealthy.is_none(), std::cmp::Reverse(live.faults)));
+        all.truncate(MAX_ROWS);
+        all.sort_by(|(one, _), (other, _)| one.id.cmp(&other.id));
+    }
+    all.into_iter().unzip()
+}
+
 pub(super) async fn content(visit: Visit<'_>) -> Result<Content, Problem> {
     let Visit { app, caller, view, round, deadline, .. } = visit;
     let name = view.name.as_str();
@@ -169,10 +187,12 @@ pub(super) async fn content(visit: Visit<'_>) -> Result<Content, Problem> {
     let ids = store.ids_of_host(&hostname).await?;
     let mut ids: Vec<InstanceId> = ids.iter().filter_map(|id| InstanceId::parse(id).ok()).collect();
     ids.sort_unstable();
-    ids.truncate(MAX_ROWS);
+    let all = ids.len();
+    ids.truncate(MAX_READ);
     let stored = store.stored_many(&ids).await?;
     let ids: Vec<InstanceId> = stored.iter().map(|one| one.id.clone()).collect();
     let live = store.live(&ids).await?;
+    let (stored, live) = worst(stored, live);
     let now_ms = store.table_now_ms().await?;
     let wanted = store.policy(&hostname).await?;
     let revision = wanted.as_ref().map_or(0, |wanted| wanted.revision);
@@ -248,11 +268,11 @@ pub(super) async fn content(visit: Visit<'_>) -> Result<Content, Problem> {
         may_change: caller.has_any(&[Scope::Routes]),
         undo: promotion.as_ref().and_then(|promotion| UndoRow::of(promotion, now_ms)),
         promoted: promotion.and_then(|one| Some(one.version_type?.as_str().to_owned())),
-        answer: match explanation.answer {
-            Answer::Proxied => "Requests are routed to an instance.",
-            Answer::NoInstance => "Requests are answered with 503: no instance can receive them.",
-            Answer::NoRoute => "Requests are answered with 404: the route table has no match for this name.",
+        answer: match &explanation.state {
+            Some(state) => state.summary.clone(),
+            None => "Requests are answered with 404: the route table has no match for this name.".to_owned(),
         },
+        color: state_color(&explanation),
         outage: series.as_ref().err(),
         shown: policy::shown(policy.as_ref()),
         trial: trial::of(visit, &hostname).await,
@@ -263,9 +283,16 @@ pub(super) async fn content(visit: Visit<'_>) -> Result<Content, Problem> {
         revision,
         name: hostname,
         now_ms,
+        all: (all > instances.len()).then_some(all),
         instances,
         versions,
         explanation,
     };
     with_charts(&page, charts)
+}
+
+/// The color of a host's state, which is that in lists.
+fn state_color(explanation: &Explanation) -> &'static str {
+    let condition = explanation.state.as_ref().and_then(|state| Condition::named(&state.condition));
+    condition.map_or("warn", overview::color)
 }

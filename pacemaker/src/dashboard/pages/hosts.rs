@@ -5,7 +5,7 @@ use askama::Template;
 use super::{
     Content, Kind, Visit, link,
     list::{self, Heading, List},
-    overview::Numbers,
+    overview::{Numbers, color},
     plain,
 };
 use crate::{
@@ -16,6 +16,8 @@ use crate::{
         list::{Field, Listing, SortKey},
     },
 };
+use signalbox_diagnosis::hosts::State;
+use signalbox_store::traffic::Recent;
 
 /// Minutes of latencies read.
 const MINUTES: i64 = 15;
@@ -29,33 +31,33 @@ const HEADINGS: [Heading; 7] = [
     ("p50 / p95 / p99, last 15 min", "", true),
 ];
 
-/// A host with the requests of its last minute.
+/// A host with its state and the requests of its last minute.
 struct Busy {
     host: HostSummary,
+    state: State,
     minute: Option<Sums>,
 }
 
 const FIELDS: [Field<Busy>; 5] = [
     ("hostname", |one| SortKey::from(one.host.name.as_str())),
-    ("state", |one| SortKey::from(badness(&one.host))),
+    ("state", |one| SortKey::from(badness(one))),
     ("instances", |one| SortKey::from(one.host.instances as u64)),
     ("requests", |one| SortKey::from(one.minute.map(|minute| minute.requests))),
     ("errors", |one| SortKey::from(one.minute.map(|minute| minute.server_errors))),
 ];
 
-/// 0 if all instances are healthy, 2 if none is.
-fn badness(host: &HostSummary) -> u64 {
-    match host.healthy() {
-        0 => 2,
-        healthy => u64::from(healthy < host.instances),
-    }
+/// Orders hosts by their conditions, and those in the same condition by their requests.
+fn badness(one: &Busy) -> u64 {
+    const MAX_REQUESTS: u64 = (1 << 40) - 1;
+    let requests = one.minute.map_or(0, |minute| minute.requests.min(MAX_REQUESTS));
+    (one.state.condition as u64) << 40 | requests
 }
 
 #[derive(Debug, Template)]
 #[template(path = "dashboard/hosts.html")]
 struct Page<'a> {
     list: List,
-    rows: Vec<(HostSummary, Option<Numbers>)>,
+    rows: Vec<(HostSummary, State, Option<Numbers>)>,
     /// Why there are no statistics.
     outage: Option<&'a String>,
 }
@@ -67,21 +69,40 @@ pub(super) async fn content(visit: Visit<'_>) -> Result<Content, Problem> {
         Ok(hosts) => hosts,
         Err(reason) => return Err(Problem::unavailable("routes_unavailable", reason.clone())),
     };
-    let busy = |host: &HostSummary| Busy { minute: checkup.minute_of(host), host: host.clone() };
+    let busy = |(host, state): (&HostSummary, State)| Busy {
+        minute: checkup.minute_of(host),
+        host: host.clone(),
+        state,
+    };
     let listing = Listing {
         name: |one: &Busy| one.host.name.as_str(),
-        texts: |one| one.host.versions.iter().map(String::as_str).collect(),
+        texts: |one| {
+            let versions = one.host.versions.iter().map(String::as_str);
+            versions.chain([one.state.short.as_str()]).collect()
+        },
         fields: &FIELDS,
     };
     let query = list::query(view, "hostname");
-    let page = listing.page(hosts.iter().map(busy).collect(), &query)?;
-    let list = List::new(view, &query, &page, "Host or version type", &HEADINGS);
+    let page = listing.page(hosts.iter().zip(checkup.states(hosts)).map(busy).collect(), &query)?;
+    let list = List::new(view, &query, &page, "Host, state or version type", &HEADINGS);
     let ids: Vec<String> = page.items.iter().flat_map(|one| one.host.versions.iter().cloned()).collect();
-    let latencies = app.dashboard.traffic.latencies(&ids, MINUTES);
-    let latencies = by(deadline, "the stats Redis", latencies).await.ok();
-    let row = |Busy { host, minute }: Busy| {
+    let estimated = checkup.estimated(page.items.iter().map(|one| &one.host));
+    let traffic = &app.dashboard.traffic;
+    let (latencies, exact) = tokio::join!(
+        by(deadline, "the stats Redis", traffic.latencies(&ids, MINUTES)),
+        by(deadline, "the stats Redis", traffic.minute(&estimated)),
+    );
+    let (latencies, exact) = (latencies.ok(), exact.unwrap_or_default());
+    let row = |Busy { host, state, minute }: Busy| {
         let times = latencies.as_ref().and_then(|latencies| latencies.of_all(&host.versions));
-        (host, minute.map(|minute| Numbers::new(&minute, times)))
+        let minute = minute.map(|estimate| {
+            let ids = host.versions.iter();
+            let counted = |minute: &Recent| {
+                Sums::of(ids.filter_map(|id| exact.get(id).or_else(|| minute.by_id.get(id))))
+            };
+            checkup.minute.as_ref().map_or(estimate, |minute| counted(minute))
+        });
+        (host, state, minute.map(|minute| Numbers::new(&minute, times)))
     };
     let rows = page.items.into_iter().map(row).collect();
     plain(&Page { list, rows, outage: checkup.minute.as_ref().err() })

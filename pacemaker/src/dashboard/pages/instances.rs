@@ -22,7 +22,7 @@ use crate::{
 };
 use signalbox_access::Scope;
 use signalbox_route_table::{Hostname, InstanceId, Label, State};
-use signalbox_routing::{Error, Live, Stored, in_flight};
+use signalbox_routing::{Live, Stored, in_flight};
 
 /// Instances that are read by one call, and for one page.
 const CHUNK: usize = 500;
@@ -132,11 +132,8 @@ pub(super) async fn instance(visit: Visit<'_>) -> Result<Content, Problem> {
     let Visit { app, caller, view, deadline, .. } = visit;
     let id = InstanceId::parse(&view.name)?;
     let store = app.registry.store();
-    let stored = store.stored(&id).await?.ok_or_else(|| Error::NoInstance(id.clone()))?;
+    let stored = app.registry.instance(caller, &id).await?;
     let spec = &stored.record.desired.spec;
-    if !caller.may_touch_all(&spec.hostnames) {
-        return Err(Error::InstanceNotAllowed.into());
-    }
     let live = store.live(std::slice::from_ref(&id)).await?.pop().unwrap_or_default();
     let now_ms = store.table_now_ms().await?;
     let address = [spec.address.to_string()];

@@ -14,15 +14,20 @@ use super::{
 use crate::{
     api::routing::HostSummary,
     dashboard::{
-        checkup::{Checkup, Head, MAX_VERSION_TYPES, by},
+        checkup::{Checkup, Head, by},
         facts::{self, Group, SkippedTogether},
         format,
         store::{Latencies, Range, Sums, Times},
     },
     http::Problem,
 };
+use signalbox_diagnosis::{
+    Severity,
+    hosts::{Condition, State},
+};
+use signalbox_store::keys::stats::TOTAL;
 
-/// Maximum version types whose traffic is in the charts: those with the most requests.
+/// Maximum version types in the charts of a confined caller: those with the most requests. Others see all requests.
 const MAX_CHARTED: usize = 50;
 /// The part of the page's time that is left for its charts.
 const CHARTS_PATIENCE: Duration = Duration::from_millis(300);
@@ -47,12 +52,24 @@ struct Page<'a> {
     skipped_checks: usize,
     /// The traffic of the last minute, or why it cannot be read.
     total: Result<Numbers, &'a String>,
+    /// Requests without a version type in the last minute; `None` for a confined caller.
+    no_route: Option<String>,
     /// The busiest hosts, or why they cannot be read.
-    hosts: Result<Vec<(&'a HostSummary, Option<Numbers>)>, &'a String>,
+    hosts: Result<Vec<(&'a HostSummary, State, Option<Numbers>)>, &'a String>,
     all_hosts: String,
     charting: Charting,
     /// `None` for a caller that may not see them.
     routers: Option<Result<Vec<RouterRow>, &'a String>>,
+}
+
+/// The color of a condition.
+pub(super) fn color(condition: Condition) -> &'static str {
+    match condition.severity() {
+        Some(Severity::Critical) => "bad",
+        Some(Severity::Warning) => "warn",
+        None if condition.is_planned() => "idle",
+        None => "good",
+    }
 }
 
 /// The traffic of the last minute, formatted.
@@ -88,36 +105,41 @@ pub(super) async fn content(visit: Visit<'_>) -> Result<Content, Problem> {
     // The charts need some of the time, too.
     let checkup = app.dashboard.checkups.get(app, caller, deadline - CHARTS_PATIENCE).await;
     let range = Range::named(&view.range);
-    let ids = busiest(&checkup, MAX_CHARTED);
-    let charted = busiest(&checkup, MAX_CHARTED.min(range.max_version_types()));
+    let whole = caller.confinement().is_empty();
+    let charted = match whole {
+        true => vec![TOTAL.to_owned()],
+        false => busiest(&checkup, MAX_CHARTED.min(range.max_version_types())),
+    };
+    let listed = busiest_hosts(&checkup);
+    let mut ids: Vec<String> = listed.iter().flat_map(|host| host.versions.iter().cloned()).collect();
+    ids.sort_unstable();
+    ids.dedup();
     let traffic = &app.dashboard.traffic;
-    let (series, latencies, history, changes) = tokio::join!(
+    let (series, latencies, overall, history, changes) = tokio::join!(
         by(deadline, "the stats Redis", traffic.series(&charted, range, round > 0)),
         by(deadline, "the stats Redis", traffic.latencies(&ids, MINUTES)),
+        by(deadline, "the stats Redis", traffic.latencies(&charted, MINUTES)),
         by(deadline, "the stats Redis", traffic.latencies(&charted, range.minutes())),
         charts::changes(visit, Subject::Everything, range),
     );
     let latencies = latencies.ok();
     let mut charts = series.as_deref().map(charts::traffic).unwrap_or_default();
     charts.extend(history.as_deref().ok().map(|history| charts::latency(history, range)));
-    let total = checkup.minute.as_ref().map(|minute| {
-        Numbers::new(&Sums::of(minute.values()), latencies.as_ref().and_then(|latencies| latencies.all()))
-    });
+    let overall = overall.ok().and_then(|latencies| latencies.all());
+    let total = checkup.minute.as_ref().map(|minute| Numbers::new(&minute.total, overall));
+    let no_route = checkup.minute.as_ref().ok().filter(|_| whole);
+    let no_route = no_route.map(|minute| format::per_second(minute.no_route.requests));
     let groups = facts::groups(&checkup.diagnosis.findings, MAX_NAMED);
     let (problems, critical) = checkup.problems();
-    let versions = checkup.minute.as_ref().map_or(0, std::collections::HashMap::len);
     let routers = checkup.routers.as_ref().map(|reports| {
         reports
             .as_ref()
             .map(|reports| reports.iter().map(|one| routers::row(app, one, &checkup.head)).collect())
     });
-    let note = match versions {
-        MAX_VERSION_TYPES => {
-            format!("The charts show {} version types; the tiles count {versions}.", charted.len())
-        }
-        versions if versions > charted.len() => {
-            let versions = thousands(versions);
-            format!("The charts show the {} busiest of {versions} version types.", charted.len())
+    let versions = checkup.minute.as_ref().map_or(0, |minute| minute.by_id.len());
+    let note = match charted.len() {
+        count if !whole && count < versions => {
+            format!("The charts show the {count} busiest of {} version types.", thousands(versions))
         }
         _ => String::new(),
     };
@@ -132,7 +154,8 @@ pub(super) async fn content(visit: Visit<'_>) -> Result<Content, Problem> {
         groups: groups.into_iter().take(MAX_GROUPS).collect(),
         skipped: facts::skipped_together(&checkup.diagnosis.skipped),
         skipped_checks: checkup.diagnosis.skipped.len(),
-        hosts: checkup.hosts.as_ref().map(|_| hosts(&checkup, latencies.as_deref())),
+        hosts: checkup.hosts.as_ref().map(|_| hosts(&checkup, listed, latencies.as_deref())),
+        no_route,
         all_hosts: thousands(checkup.hosts.as_ref().map_or(0, Vec::len)),
         routers,
         total,
@@ -143,7 +166,7 @@ pub(super) async fn content(visit: Visit<'_>) -> Result<Content, Problem> {
 /// The `most` version types with the most requests in the last minute.
 fn busiest(checkup: &Checkup, most: usize) -> Vec<String> {
     let Ok(minute) = &checkup.minute else { return Vec::new() };
-    let mut ids: Vec<(&String, u64)> = minute.iter().map(|(id, sums)| (id, sums.requests)).collect();
+    let mut ids: Vec<(&String, u64)> = minute.by_id.iter().map(|(id, sums)| (id, sums.requests)).collect();
     ids.sort_by(|a, b| b.1.cmp(&a.1).then_with(|| a.0.cmp(b.0)));
     ids.truncate(most);
     let mut ids: Vec<String> = ids.into_iter().map(|(id, _)| id.clone()).collect();
@@ -151,14 +174,24 @@ fn busiest(checkup: &Checkup, most: usize) -> Vec<String> {
     ids
 }
 
-/// The busiest hosts.
-fn hosts<'a>(checkup: &'a Checkup, latencies: Option<&Latencies>) -> Vec<(&'a HostSummary, Option<Numbers>)> {
+/// The hosts with the most requests in the last minute.
+fn busiest_hosts(checkup: &Checkup) -> Vec<&HostSummary> {
     let hosts = checkup.hosts.as_deref().unwrap_or_default();
     let mut busiest: Vec<_> = hosts.iter().map(|host| (host, checkup.minute_of(host))).collect();
     busiest.sort_by_key(|(_, minute)| std::cmp::Reverse(minute.map_or(0, |minute| minute.requests)));
-    let row = |(host, minute): (&'a HostSummary, Option<Sums>)| {
+    busiest.into_iter().take(MAX_HOSTS).map(|(host, _)| host).collect()
+}
+
+/// Hosts with their states and numbers.
+fn hosts<'a>(
+    checkup: &Checkup,
+    listed: Vec<&'a HostSummary>,
+    latencies: Option<&Latencies>,
+) -> Vec<(&'a HostSummary, State, Option<Numbers>)> {
+    let states = checkup.states(listed.iter().copied());
+    let row = |(host, state): (&'a HostSummary, State)| {
         let times = latencies.and_then(|latencies| latencies.of_all(&host.versions));
-        (host, minute.map(|minute| Numbers::new(&minute, times)))
+        (host, state, checkup.minute_of(host).map(|minute| Numbers::new(&minute, times)))
     };
-    busiest.into_iter().take(MAX_HOSTS).map(row).collect()
+    listed.into_iter().zip(states).map(row).collect()
 }

@@ -10,7 +10,7 @@ use super::{
     message_link, plain, segment, with_charts,
 };
 use crate::{
-    dashboard::{MAX_ROWS, format, queue_history::QueueHistory, store::Range},
+    dashboard::{MAX_ROWS, Site, format, queue_history::QueueHistory, store::Range},
     http::{
         Problem,
         list::{Listing, SortKey, contains},
@@ -21,8 +21,10 @@ use signalbox_api::queues::Overflow;
 use signalbox_bus::EventId;
 use signalbox_queues::{Definition, Error, FacetStatus, QueueNumbers, Stored, Taken};
 
-/// Maximum facets that are read and sorted, the first by name.
+/// Maximum facets that are read and sorted: the deepest, as many of the first by name, or those that a search finds.
 const MAX_SORTED: usize = 1000;
+/// Maximum facets whose names a search reads.
+const MAX_SEARCHED: usize = 50_000;
 /// Maximum dead letters on the page.
 const MAX_DEAD_LETTERS: usize = 50;
 /// Characters that are shown of a message.
@@ -153,6 +155,7 @@ pub(super) async fn queue(visit: Visit<'_>) -> Result<Content, Problem> {
     let name = &*view.name;
     let registry = app.bus.handle().registry();
     let definition = registry.queues.get(name).ok_or(Error::NoSuchQueue)?;
+    let wanted = view.search.trim().to_lowercase();
     let (mut facets, mut more, numbers) = match caller.environments() {
         Some(own) => {
             let facets = app.queues.facets_named(name, own).await?;
@@ -160,12 +163,12 @@ pub(super) async fn queue(visit: Visit<'_>) -> Result<Content, Problem> {
             (facets, false, numbers)
         }
         None => {
-            let page = app.queues.facets(name, "", MAX_SORTED).await?;
             let numbers = app.queues.numbers(&[name]).await?.pop().unwrap_or_default();
-            (page.items, page.next.is_some(), numbers)
+            let facets = loudest_facets(app, name, &wanted).await?;
+            let more = wanted.is_empty() && (facets.len() as u64) < numbers.facets;
+            (facets, more, numbers)
         }
     };
-    let wanted = view.search.trim().to_lowercase();
     facets.retain(|facet| contains(&wanted, [&*facet.environment]));
     sort(&mut facets, &view.sort);
     more |= facets.len() > MAX_ROWS;
@@ -205,6 +208,21 @@ pub(super) async fn queue(visit: Visit<'_>) -> Result<Content, Problem> {
     };
     // The history counts all environments together.
     with_charts(&page, if whole { charts } else { Vec::new() })
+}
+
+/// The deepest facets and the first by name, or those that a search finds, sorted by name.
+async fn loudest_facets(app: &Site, queue: &str, wanted: &str) -> Result<Vec<FacetStatus>, Problem> {
+    if !wanted.is_empty() {
+        return Ok(app.queues.facets_like(queue, wanted, MAX_SORTED, MAX_SEARCHED).await?);
+    }
+    let mut facets = app.queues.facets(queue, "", MAX_SORTED).await?.items;
+    if facets.len() == MAX_SORTED {
+        let deepest = app.queues.deepest(queue, MAX_SORTED).await?;
+        facets.extend(deepest);
+        facets.sort_by(|a, b| a.environment.cmp(&b.environment));
+        facets.dedup_by(|a, b| a.environment == b.environment);
+    }
+    Ok(facets)
 }
 
 /// The charts of a queue, and their time ranges.

@@ -2,9 +2,9 @@
 
 use std::collections::HashMap;
 
-use signalbox_store::{self as redis, Stats, keys::stats as key};
+use signalbox_store::{self as redis, Stats, keys::stats as key, traffic::by_hour};
 
-use super::{MINUTE_SECONDS, by_hour};
+use super::MINUTE_SECONDS;
 
 /// Upper bounds of the buckets, as in the sidecar. A bucket counts values from the previous bound up to, but not including,
 /// its own.
@@ -180,7 +180,7 @@ pub(super) async fn read(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::dashboard::store::{HOUR_SECONDS, Traffic};
+    use crate::dashboard::store::Traffic;
 
     #[test]
     fn quantiles_are_interpolated_within_buckets() {
@@ -200,7 +200,7 @@ mod tests {
         let now = i64::try_from(stats.now_ms().await.unwrap() / 1000).unwrap();
         let minute = |ago: i64| now - now.rem_euclid(60) - ago * 60;
         let put = async |id: &str, minute: i64, bucket: &str, count: u64| {
-            let hash = format!("latency:{id}:{}:{bucket}", minute - minute.rem_euclid(HOUR_SECONDS));
+            let hash = format!("latency:{id}:{}:{bucket}", minute - minute.rem_euclid(3600));
             stats.command("HSET").arg(hash).arg(minute).arg(count).run().await.unwrap();
         };
         put("17", minute(0), "6", 10).await;

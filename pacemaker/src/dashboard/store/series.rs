@@ -5,12 +5,16 @@
 
 use std::collections::HashMap;
 
-use signalbox_store::{self as redis, Stats, keys::stats as key};
+use signalbox_store::{
+    self as redis, Stats,
+    keys::stats as key,
+    traffic::{HourKey, LAG_SECONDS, Sums, counters},
+};
 
-use super::{HourKey, METRICS, MINUTE_SECONDS, Sums, counters};
+use super::MINUTE_SECONDS;
 
-/// The most recent seconds are left out: sidecars report them a moment later.
-const LAG_SECONDS: i64 = 2;
+/// Counters that are read of each unit of time.
+const COUNTERS: i64 = 8;
 /// Part of a step after which its rate is shown, although the step is not complete.
 const SHOWN_AFTER: i64 = 4;
 /// Maximum values that one reading of a chart takes. Of more version types, the busiest are charted.
@@ -64,7 +68,7 @@ impl Range {
     /// How many version types can be charted.
     pub(crate) fn max_version_types(self) -> usize {
         let unit = if self.of_minutes() { MINUTE_SECONDS } else { 1 };
-        let values = self.seconds / unit * METRICS.len() as i64;
+        let values = self.seconds / unit * COUNTERS;
         usize::try_from(MAX_VALUES / values).unwrap_or(1).max(1)
     }
 
@@ -159,7 +163,7 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
-    use crate::dashboard::store::{HOUR_SECONDS, Traffic};
+    use crate::dashboard::store::Traffic;
 
     #[test]
     fn a_range_ends_with_the_first_part_of_a_step() {
@@ -187,7 +191,7 @@ mod tests {
         let stats = servers.stats();
         let now = i64::try_from(stats.now_ms().await.unwrap() / 1000).unwrap();
         let put = async |kind: &str, at: i64, metric: &str, value: u64| {
-            let hash = format!("{kind}:17:{}:{metric}", at - at.rem_euclid(HOUR_SECONDS));
+            let hash = format!("{kind}:17:{}:{metric}", at - at.rem_euclid(3600));
             stats.command("HSET").arg(hash).arg(at).arg(value).run().await.unwrap();
         };
         put("history", now - 100, "requests", 20).await;

@@ -3,11 +3,11 @@
 -- instead of the position, so the added increments are always on record.
 -- The script first compares owner, claim, generation, position and window. So a commit changes nothing if it is repeated
 -- (its reply was lost), late (it waited in a socket) or from a replaced process.
--- A key that is not a hash, or a field that is not a number, cannot be incremented. It is skipped and reported: a script
+-- A key of another type, or a field that is not a number, cannot be incremented. It is skipped and reported: a script
 -- that stopped there would count half of its lines, again at each retry.
 -- KEYS[1]: string, bytes counted of the current file
 -- KEYS[2]: hash, the identity of that file, and the process that may move the position
--- KEYS[3...]: hash, counters
+-- KEYS[3...]: hash, counters; the last ones: zset, version types by their number in a minute
 -- ARGV[1]: string, the committing process
 -- ARGV[2]: integer, the number of its claim
 -- ARGV[3]: integer, the generation where it starts
@@ -26,9 +26,16 @@
 -- ARGV[16]: string, the unfinished window where it starts, or ""
 -- ARGV[17]: integer, the number of its finished parts
 -- ARGV[18]: string, the unfinished window after it; "" completes it, else ARGV[5] to ARGV[15] wait for its last part
--- ARGV[19...]: for each hash: unix second of its expiry or 0, number of fields, then field and increment for each
+-- ARGV[19]: integer, number of zsets among the keys, which are the last ones
+-- ARGV[20...]: for each hash: unix second of its expiry or 0, number of fields, then field and increment for each; for each
+--   zset the same with members
 -- Returns {"committed", number of rejected increments, first rejection}, or {"elsewhere", owner, claim}: nothing changed.
 -- Caller: commit::RedisStore::commit
+
+-- A ranking with this many members is cut to those with the highest numbers. It may grow by a part before it is cut, so that
+-- a call does not often cut it.
+local MAX_RANKED, MORE_RANKED = 10000, 2000
+
 local position, file = KEYS[1], KEYS[2]
 local me, claim, generation, from = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
 local under_way, done, after = ARGV[16], ARGV[17], ARGV[18]
@@ -68,15 +75,22 @@ else
 end
 
 local refused, refusal = 0, ''
-local at = 19
+local first_ranking = #KEYS - tonumber(ARGV[19]) + 1
+local at = 20
 for index = 3, #KEYS do
   local key, ends, fields = KEYS[index], ARGV[at], tonumber(ARGV[at + 1])
+  local is_ranking = index >= first_ranking
   at = at + 2
   local new = false
   for _ = 1, fields do
-    local sum = redis.pcall('HINCRBY', key, ARGV[at], ARGV[at + 1])
+    local sum
+    if is_ranking then
+      sum = redis.pcall('ZINCRBY', key, ARGV[at + 1], ARGV[at])
+    else
+      sum = redis.pcall('HINCRBY', key, ARGV[at], ARGV[at + 1])
+    end
     if type(sum) ~= 'table' then
-      new = new or sum == tonumber(ARGV[at + 1])
+      new = new or tonumber(sum) == tonumber(ARGV[at + 1])
     else
       refused = refused + 1
       if refusal == '' then
@@ -84,6 +98,10 @@ for index = 3, #KEYS do
       end
     end
     at = at + 2
+  end
+  local ranked = is_ranking and redis.pcall('ZCARD', key)
+  if type(ranked) == 'number' and ranked > MAX_RANKED + MORE_RANKED then
+    redis.pcall('ZREMRANGEBYRANK', key, 0, ranked - MAX_RANKED - 1)
   end
   -- A hash without a new field is not new, so its expiry is already set.
   if new and ends ~= '0' then

@@ -13,6 +13,7 @@
 -- ARGV[8]: integer, seconds after which a silent router is removed
 -- ARGV[9]: string, requests in flight by address as JSON, or ""
 -- ARGV[10]: string, server names without a certificate that clients asked for, as JSON, or ""
+-- ARGV[11]: string, ends of ejections by address as JSON, or ""
 -- Returns integer, unix milliseconds of the report.
 -- Caller: edge::store::report
 local router, routers = KEYS[1], KEYS[2]
@@ -23,7 +24,7 @@ local now_ms = time[1] * 1000 + math.floor(time[2] / 1000)
 local before, alarm_before = unpack(redis.call('HMGET', router, 'serial', 'alarm'))
 redis.call('HSET', router, 'serial', serial, 'epoch', ARGV[3], 'at_ms', string.format('%.0f', now_ms), 'workers', ARGV[4],
   'alarm', ARGV[5], 'address', ARGV[6], 'in_flight', ARGV[9],
-  'requested_names', ARGV[10])
+  'requested_names', ARGV[10], 'ejected', ARGV[11])
 redis.call('EXPIRE', router, ARGV[8])
 redis.call('ZADD', routers, string.format('%.0f', now_ms), node)
 -- A router that was silent for a week is not expected to return under its name.

@@ -1,6 +1,7 @@
 //! The clients' tokens, for root.
 //!
-//! Only the digest of a token is stored, unless `bus.legacy_token_list` is on: then tokens are listed, as Routemaster does.
+//! Only the digest of a token is stored, unless `bus.legacy_token_list` is on: then tokens are listed, as Routemaster does. The digest
+//! is in the fabric only. Sidecars do not know these tokens, so they do not read statistics.
 
 use axum::{
     Json as Answer,
@@ -11,7 +12,8 @@ use axum::{
 use serde_json::json;
 use utoipa_axum::{router::OpenApiRouter, routes};
 
-use super::{front::external_tokens, subscriptions::random_hex};
+use super::subscriptions::random_hex;
+use crate::api::machines::end_tasks_of;
 use crate::http::{
     App, Problem,
     audit::Notes,
@@ -86,11 +88,8 @@ async fn create(
         expires_at_ms,
         app.bus.legacy_token_list.then(|| token.clone()),
     );
-    app.bus.handle.create_api_token(&client, made.clone()).await?;
+    app.bus.handle.create_api_token(&client, made).await?;
     app.attempts.lock().created(&client);
-    for token in external_tokens(&made, now_ms) {
-        app.tokens.sync(&token).await?;
-    }
     Ok(shown(StatusCode::CREATED, name, token))
 }
 
@@ -129,11 +128,6 @@ async fn rotate(
     let until_ms = now_ms + overlap * 1000;
     app.bus.handle.rotate_api_token(client, &fresh, listed, until_ms, now_ms).await?;
     app.attempts.lock().created(&fresh);
-    for token in app.bus.handle.registry().api_tokens.get(client).into_iter() {
-        for token in external_tokens(token, now_ms) {
-            app.tokens.sync(&token).await?;
-        }
-    }
     Ok(shown(StatusCode::OK, name, token))
 }
 
@@ -188,9 +182,7 @@ async fn delete(app: &App, notes: &Notes, clients: Vec<String>) -> Result<Status
             Ok(()) | Err(Error::NoSuchToken) => {}
             Err(error) => return Err(error.into()),
         }
-    }
-    for digest in deleted.iter().flat_map(|token| token.secrets.keys()) {
-        app.tokens.revoke(digest).await;
+        end_tasks_of(app, client).await?;
     }
     Ok(StatusCode::NO_CONTENT)
 }

@@ -8,7 +8,7 @@ use std::{
 use axum::http::HeaderMap;
 
 use crate::http::{Problem, auth::check_whole};
-use signalbox_access::{Caller, ExternalToken, ExternalTokens, Scope, Tokens};
+use signalbox_access::{Caller, Scope, Tokens};
 use signalbox_api::events::Numbers;
 use signalbox_bus::Webhooks;
 use signalbox_bus::{
@@ -95,37 +95,39 @@ impl Front {
         }
     }
 
-    /// Ends what clients without a valid token still have. Of a client whose tokens have all expired, the subscription ends; its
-    /// topics stay with its name, because a rotation can renew it. Of a token that was deleted by a process which died before it
-    /// could end the client, everything ends.
-    pub async fn end_lost_clients(&self, tokens: &Tokens) -> Result<(), Problem> {
-        let root = Caller::root();
+    /// Which clients have a valid token. Call it after the clients were read: a token that is missing here has been deleted then.
+    pub(crate) async fn validity(&self, tokens: &Tokens) -> Result<Validity, Problem> {
         let now_ms = self.now_ms();
-        let registry = self.handle.registry();
-        if registry.subscriptions.is_empty() {
-            return Ok(());
-        }
-        // Read after the registry: a token whose subscription is in it existed before, so that it is missing here only if it
-        // has been deleted.
         let listed = tokens.list().await?;
-        let valid: BTreeMap<String, bool> = listed
+        let named = listed
             .into_iter()
             .map(|token| {
                 let newest = token.expires_at_ms.is_none_or(|end| now_ms < end);
                 (format!("@{}", token.name), newest || !token.replaced_until_ms.is_empty())
             })
             .collect();
-        for client in registry.subscriptions.keys().filter(|client| **client != *root.bus_client()) {
-            let is_valid = match registry.api_tokens.get(client) {
-                Some(token) => Some(token.valid(now_ms).next().is_some()),
-                None if client.starts_with('@') => valid.get(client).copied(),
-                // Signalbox's own.
-                None => Some(true),
-            };
-            match is_valid {
-                Some(true) => continue,
-                Some(false) => self.handle.unsubscribe(client).await?,
-                None => self.end_client(client).await?,
+        let of_bus = self.handle.api_tokens().await?;
+        let of_bus = of_bus
+            .into_iter()
+            .map(|(client, token)| (client, token.valid(now_ms).next().is_some()))
+            .collect();
+        Ok(Validity { named, of_bus })
+    }
+
+    /// Ends what clients without a valid token still have. Of a client whose tokens have all expired, the subscription ends; its
+    /// topics stay with its name, because a rotation can renew it. Of a token that was deleted by a process which died before it
+    /// could end the client, everything ends.
+    pub async fn end_lost_clients(&self, tokens: &Tokens) -> Result<(), Problem> {
+        let registry = self.handle.registry();
+        if registry.subscriptions.is_empty() {
+            return Ok(());
+        }
+        let validity = self.validity(tokens).await?;
+        for client in registry.subscriptions.keys() {
+            match validity.of(client) {
+                Valid::Yes => continue,
+                Valid::Expired => self.handle.unsubscribe(client).await?,
+                Valid::Deleted => self.end_client(client).await?,
             }
             tracing::info!(client = registry.name_of(client), "subscription without a valid token ended");
         }
@@ -189,17 +191,6 @@ impl Front {
         Ok(findings)
     }
 
-    /// Every token of the bus, for the token registry; none while the registry of the bus is not known.
-    pub fn external_tokens(&self) -> ExternalTokens {
-        let front = self.clone();
-        ExternalTokens::new(move || {
-            let registry = front.handle.is_ready().then(|| front.handle.registry())?;
-            let now_ms = front.now_ms();
-            let all = registry.api_tokens.values();
-            Some(all.flat_map(|token| external_tokens(token, now_ms)).collect())
-        })
-    }
-
     /// All metrics of the bus.
     pub(crate) async fn metrics_text(&self) -> Result<String, std::fmt::Error> {
         let numbers = self.handle.numbers().await;
@@ -214,6 +205,47 @@ impl Front {
     }
 }
 
+/// Whether a client has a valid token.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Valid {
+    Yes,
+    /// All of them have expired.
+    Expired,
+    /// They were deleted.
+    Deleted,
+}
+
+/// The clients that have tokens, with whether one of their tokens is valid.
+#[derive(Debug)]
+pub(crate) struct Validity {
+    named: BTreeMap<String, bool>,
+    of_bus: BTreeMap<String, bool>,
+}
+
+impl Validity {
+    /// That of a client. Root and Signalbox's own clients are always valid.
+    pub(crate) fn of(&self, client: &str) -> Valid {
+        let known = match self.of_bus.get(client) {
+            None if client.starts_with('@') && client != Caller::root().bus_client() => {
+                self.named.get(client)
+            }
+            None => return Valid::Yes,
+            known => known,
+        };
+        match known {
+            Some(true) => Valid::Yes,
+            Some(false) => Valid::Expired,
+            None => Valid::Deleted,
+        }
+    }
+
+    /// Whether a client that has started a task has no valid token any more. Signalbox's own clients start none.
+    pub(crate) fn has_ended(&self, client: &str) -> bool {
+        let is_deleted = !client.starts_with('@') && !self.of_bus.contains_key(client);
+        is_deleted || self.of(client) != Valid::Yes
+    }
+}
+
 fn scopes(client: &ApiToken) -> Vec<Scope> {
     let scopes: BTreeSet<Scope> = client.scopes.iter().filter_map(|scope| Scope::from_word(scope)).collect();
     scopes.into_iter().collect()
@@ -222,16 +254,6 @@ fn scopes(client: &ApiToken) -> Vec<Scope> {
 fn caller(client: String, token: ApiToken) -> Caller {
     let scopes = scopes(&token);
     Caller::of_bus(client, token.name, scopes)
-}
-
-/// The valid tokens of a client, as the subsystem of tokens has to know them.
-pub(super) fn external_tokens(token: &ApiToken, now_ms: u64) -> Vec<ExternalToken> {
-    let one = |digest: &str| ExternalToken {
-        digest: digest.to_owned(),
-        name: token.name.clone(),
-        scopes: scopes(token),
-    };
-    token.valid(now_ms).map(one).collect()
 }
 
 /// The public name of a client.

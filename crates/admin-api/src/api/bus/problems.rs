@@ -70,7 +70,8 @@ impl From<Refusal> for Problem {
             Refusal::MemoryShort => Self::new(
                 StatusCode::TOO_MANY_REQUESTS,
                 "environment_limit_reached",
-                "The fabric has little memory left, and this environment uses most of it. Let its consumers catch up.",
+                "The fabric has little memory left, and this environment, or this client with its environments, uses most of it. Let \
+                 the consumers catch up.",
             )
             .retry_after(10),
             Refusal::KeysUsedUp { retry_ms } => Self::new(

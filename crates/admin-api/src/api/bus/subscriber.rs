@@ -25,7 +25,7 @@ use signalbox_access::Caller;
 use signalbox_api::events::{
     DeadLetter, DeadLetters, Dropped, Previous, Redriven, Replay, Retried, Rotation, Secrets, Tested,
 };
-use signalbox_bus::{BatchContents, Error, Event, EventId, Kind, Registry, intake, rendered};
+use signalbox_bus::{BatchContents, Error, Event, EventId, Kind, Registry, intake, rendered_for};
 use signalbox_egress::{Outcome, Secret, new_secret, secret_key};
 
 /// How long an old secret signs along with the new one.
@@ -252,8 +252,9 @@ pub(crate) struct Part {
     limit: Option<usize>,
 }
 
-fn dead_view(letter: signalbox_bus::DeadLetter) -> Option<DeadLetter> {
-    let event = RawValue::from_string(String::from_utf8(rendered(&letter.event).to_vec()).ok()?).ok()?;
+fn dead_view(letter: signalbox_bus::DeadLetter, is_confined: bool) -> Option<DeadLetter> {
+    let event = rendered_for(&letter.event, is_confined).into_owned();
+    let event = RawValue::from_string(String::from_utf8(event).ok()?).ok()?;
     Some(DeadLetter { event, died_at: letter.died_ms, attempts: letter.attempts, reason: letter.reason })
 }
 
@@ -271,8 +272,9 @@ async fn dead(
         return Err(Error::OutOfRange { field: "limit", least: 1, most: MAX_DEAD_LETTERS as u64 }.into());
     }
     let page = app.bus.handle.dead_letters(&client, part.cursor.as_deref(), limit).await?;
+    let is_confined = caller.environments().is_some();
     Ok(Answer(DeadLetters {
-        dead: page.items.into_iter().filter_map(dead_view).collect(),
+        dead: page.items.into_iter().filter_map(|letter| dead_view(letter, is_confined)).collect(),
         cursor: page.cursor,
     }))
 }

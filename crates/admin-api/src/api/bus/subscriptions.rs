@@ -7,7 +7,7 @@ use axum::{
     response::{AppendHeaders, IntoResponse as _, Response},
 };
 use rand::Rng as _;
-use serde_json::json;
+use serde_json::{Value, json};
 use utoipa_axum::{router::OpenApiRouter, routes};
 
 use super::{
@@ -72,6 +72,7 @@ pub(super) async fn subscribe(
     note_before(&app, &notes, &client);
     app.bus.handle.subscribe(&client, wanted).await?;
     ensure_secret(&app.bus, &client).await?;
+    note_after(&app, &notes, &client);
     Ok(StatusCode::NO_CONTENT)
 }
 
@@ -84,19 +85,34 @@ pub(super) fn check_callback(bus: &Front, callback: &str) -> Result<(), Problem>
     Ok(())
 }
 
-/// Notes the subscription before a change for the audit log: without its credentials, and without the callback, which may hold
-/// one.
-fn note_before(app: &App, notes: &Notes, client: &str) {
+/// The subscription of a client for the audit log: without its credentials.
+fn noted(app: &App, client: &str) -> Option<Value> {
     let registry = app.bus.handle.registry();
-    if let Some(subscription) = registry.subscriptions.get(client) {
-        notes.before(json!({
-            "subscriber": name_of(client, &registry),
-            "topics": subscription.topics,
-            "timeout": subscription.timeout_ms,
-            "max": subscription.max_events,
-            "concurrency": subscription.concurrency,
-            "disabled": subscription.disabled,
-        }));
+    let subscription = registry.subscriptions.get(client)?;
+    Some(json!({
+        "subscriber": name_of(client, &registry),
+        // Without its path, which may hold a key. The member `callback` would be hidden.
+        "receiver": visible_callback(&subscription.callback, &Caller::named(String::new(), Vec::new(), None), false),
+        "topics": subscription.topics,
+        "environments": subscription.environments,
+        "timeout": subscription.timeout_ms,
+        "max": subscription.max_events,
+        "concurrency": subscription.concurrency,
+        "disabled": subscription.disabled,
+    }))
+}
+
+/// Notes the subscription before a change.
+fn note_before(app: &App, notes: &Notes, client: &str) {
+    if let Some(before) = noted(app, client) {
+        notes.before(before);
+    }
+}
+
+/// Notes the subscription after a change.
+fn note_after(app: &App, notes: &Notes, client: &str) {
+    if let Some(after) = noted(app, client) {
+        notes.after(after);
     }
 }
 
@@ -149,6 +165,7 @@ pub(super) async fn unsubscribe_topic(
 ) -> Result<StatusCode, Problem> {
     note_before(&app, &notes, &caller.bus_client());
     app.bus.handle.unsubscribe_topic(&caller.bus_client(), &topic).await?;
+    note_after(&app, &notes, &caller.bus_client());
     Ok(StatusCode::NO_CONTENT)
 }
 

@@ -163,19 +163,19 @@ async fn list(
 #[utoipa::path(post, path = "/state-machines/{machine}/labels", request_body = Items,
     responses((status = 200, body = Results), (status = "default", description = "422 too_many_items")))]
 async fn create_many(
-    _: OfMachine<TellFacts>,
+    OfMachine { 0: caller, .. }: OfMachine<TellFacts>,
     State(app): State<App>,
     Path(MachineName(machine)): Path<MachineName>,
     JsonBytes(body): JsonBytes,
 ) -> Result<Answer<Results>, Problem> {
     let items = read(&app, &machine, &body).await?;
-    let (app, machine) = (&app, machine.as_str());
+    let labels = app.machines.labels.by(&caller.name);
+    let (labels, machine) = (&labels, machine.as_str());
     let work = |item: Item| async move {
         let result = match label_name(&item.name) {
             Ok(()) => {
                 let key = item.idempotency_key.as_deref();
-                let created =
-                    app.machines.labels.create(machine, &item.name, &item.metadata, false, key).await;
+                let created = labels.create(machine, &item.name, &item.metadata, false, key).await;
                 created.map_err(Problem::from)
             }
             Err(problem) => Err(problem),

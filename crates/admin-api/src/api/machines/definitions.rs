@@ -21,7 +21,7 @@ use crate::http::{
     body::{Body, Json, RawBytes},
     path::{Parameter as _, Path},
 };
-use signalbox_access::{Caller, Scope};
+use signalbox_access::{Author, Caller, Denied, Effect};
 use signalbox_api::machines::{Applied, Apply, Plan, Version, VersionSource, Versions};
 use signalbox_machines::{Error, StoredPlan, parse_stored};
 
@@ -77,33 +77,43 @@ async fn compute_plan(
         .await
         .unwrap_or_else(|panicked| std::panic::resume_unwind(panicked.into_panic()))
         .map_err(|refused| Problem::unprocessable("invalid_definition", refused.to_string()))?;
-    let warnings = file.warnings.iter().map(ToString::to_string).collect();
+    let mut warnings: Vec<String> = file.warnings.iter().map(ToString::to_string).collect();
     let machine = file.machines.into_iter().find(|machine| machine.name() == name).ok_or_else(|| {
         Problem::unprocessable(
             "invalid_definition",
             format!("the definition does not contain the machine {name}"),
         )
     })?;
-    let old = match app.machines.definitions.current(&name).await {
-        Ok(old) => Some(old),
-        Err(Error::NoSuchMachine) => None,
+    let definitions = &app.machines.definitions;
+    let (old, base) = match definitions.current(&name).await {
+        Ok(old) => (Some(old.clone()), old.number),
+        Err(Error::NoSuchMachine) => (None, 0),
+        // Only another definition helps.
+        Err(Error::Unreadable) => (None, definitions.active_number(&name).await?),
         Err(error) => return Err(error.into()),
     };
+    if old.is_none() && base > 0 {
+        warnings.push(format!(
+            "version {base} is active and cannot be read by this pacemaker, so the plan does not compare it; its labels stay in \
+             their states"
+        ));
+    }
     let preview = app.machines.inspector.planner.preview(old.as_ref(), &machine).await?;
     let plan = format!("{:016x}", rand::rng().random::<u64>());
-    app.machines.definitions.keep_plan(&name, &plan, preview.version, machine.source()).await?;
-    Ok(Answer(Plan { plan, warnings, ..preview }))
+    definitions.keep_plan(&name, &plan, base, machine.source()).await?;
+    Ok(Answer(Plan { plan, warnings, version: base, ..preview }))
 }
 
 /// Apply a plan
 ///
 /// The definition becomes the next version, shard by shard; labels in states that go are moved by `map`. The token
-/// needs what the definition uses, too: `routes` for `route` actions, with all hosts that they may change, `publish` for
-/// `publish` actions, `subscribe` for `inputs`, and `read` for feeds of `stats`.
+/// needs what the definition uses, too: `routes` for `route` actions, with all hosts that they may change and all version types
+/// that they register, `publish` for `publish` actions, `subscribe` for `inputs`, and `read` without any confinement for feeds of
+/// `stats`. The machine never does more than this token may do, whatever the metadata contains.
 #[utoipa::path(post, path = "/state-machines/{machine}/apply", request_body = Apply,
     responses((status = 200, body = Applied),
     (status = "default", description = "404 unknown_plan | 403 scope_missing, host_not_allowed, environment_missing, \
-        machine_not_allowed | 409 definition_changed, apply_under_way, machine_being_deleted | 422 unmapped_state, \
+        confined_token, version_type_not_allowed, machine_not_allowed | 409 definition_changed, apply_under_way, machine_being_deleted | 422 unmapped_state, \
         invalid_map")))]
 async fn apply(
     OfMachine { 0: caller, .. }: OfMachine<ManageMachines>,
@@ -116,33 +126,29 @@ async fn apply(
     let machine = parse_stored(&name, source).await?;
     allowed(&caller, &machine)?;
     notes.before(json!({"version": base}));
-    let applied = app.machines.applier.apply(&machine, base, &caller.name, &asked.map).await?;
+    let applied = app.machines.applier.apply(&machine, base, &Author::of(&caller), &asked.map).await?;
     let signalbox_machines::Applied { version, changed, kept } = applied;
     Ok(Answer(Applied { version, changed, kept: kept_view(kept) }))
 }
 
-/// A client can let a machine do only what the client itself is allowed to do.
+/// A client can let a machine do only what the client itself is allowed to do. The machine checks it again whenever it acts, because
+/// hosts and version types can come from metadata; what the definition names is rejected here.
 fn allowed(caller: &Caller, machine: &Machine) -> Result<(), Problem> {
-    let actions = || machine.states().iter().filter_map(signalbox_machine::State::action);
-    let routes = actions().any(|action| matches!(action.call, Call::Route(_)));
-    let publishes = actions().any(|action| matches!(action.call, Call::Publish(_)));
+    let calls =
+        || machine.states().iter().filter_map(signalbox_machine::State::action).map(|action| &action.call);
+    let routes = calls().any(|call| matches!(call, Call::Route(_)));
+    let publishes = calls().any(|call| matches!(call, Call::Publish(_)));
     let reads = machine.feeds().iter().any(|feed| matches!(feed.source, FeedSource::Stats(_)));
     let listens = !machine.inputs().is_empty();
-    for (needed, scope, what) in [
-        (routes, Scope::Routes, "its `route` actions"),
-        (publishes, Scope::Publish, "its `publish` actions"),
-        (reads, Scope::Read, "its feeds of `stats`"),
-        (listens, Scope::Subscribe, "its `inputs`"),
+    for (used, effect, what) in [
+        (routes, Effect::ChangeRoutes, "its `route` actions"),
+        (publishes, Effect::Publish, "its `publish` actions"),
+        (reads, Effect::ReadStatistics, "its feeds of `stats`"),
+        (listens, Effect::Listen, "its `inputs`"),
     ] {
-        if needed && !caller.has_any(&[scope]) {
-            let detail = format!("to apply the definition, {what} need the scope {}", scope.as_str());
-            return Err(Problem::forbidden("scope_missing", detail));
+        if used {
+            caller.may(effect).map_err(|denied| not_allowed(what, &denied))?;
         }
-    }
-    // Inputs take the events of every environment, and published events have none.
-    if (listens || publishes) && caller.environments().is_some() {
-        let detail = "`inputs` and `publish` actions need a token that is not confined to environments";
-        return Err(Problem::forbidden("environment_missing", detail));
     }
     if !routes {
         return Ok(());
@@ -154,7 +160,27 @@ fn allowed(caller: &Caller, machine: &Machine) -> Result<(), Problem> {
             return Err(Problem::forbidden("host_not_allowed", detail).with("hostname", host.to_string()));
         }
     }
+    for version_type in machine.version_types() {
+        if !caller.may_count_as(&version_type) {
+            return Err(signalbox_routing::Error::VersionTypeNotAllowed(version_type).into());
+        }
+    }
     Ok(())
+}
+
+/// The answer to a client whose definition would have an effect that the client may not have.
+fn not_allowed(what: &str, denied: &Denied) -> Problem {
+    let code = match denied {
+        // Inputs receive the events of every environment, and events that are published have none.
+        Denied::Confined(lists) if lists.contains(&"environments") => "environment_missing",
+        other => other.code(),
+    };
+    let detail = format!("the token may not apply the definition because of {what}: {denied}");
+    let problem = Problem::forbidden(code, detail);
+    match denied {
+        Denied::Scope(_) => problem,
+        Denied::Confined(lists) => problem.with("confined_to", lists.clone()),
+    }
 }
 
 /// List the versions of a machine
@@ -168,7 +194,7 @@ async fn versions(
     let versions =
         app.machines.definitions.versions(&name).await?.into_iter().map(|(number, stored)| Version {
             at: moment(stored.at_ms),
-            by: stored.by,
+            by: stored.author.name,
             current: number == current.number,
             hash: stored.hash,
             version: number,
@@ -190,7 +216,7 @@ async fn version(
     let stored = app.machines.definitions.stored_version(&name, number).await?;
     Ok(Answer(VersionSource {
         at: moment(stored.at_ms),
-        by: stored.by,
+        by: stored.author.name,
         hash: stored.hash,
         source: stored.source,
         version: number,

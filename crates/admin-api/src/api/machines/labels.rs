@@ -132,10 +132,11 @@ async fn update(
 /// Delete a label
 ///
 /// Its metadata is removed; its name and history are kept for thirty days. With an `Idempotency-Key`, a repeat does not delete
-/// a label that was created again.
+/// a label that was created in the meantime.
 #[utoipa::path(delete, path = "/state-machines/{machine}/labels/{label}", params(Expected),
     responses((status = 204, description = "Deleted, or did not exist"),
-    (status = "default", description = "409 conflict | 422 invalid_idempotency_key, idempotency_conflict")))]
+    (status = "default", description = "409 conflict | 422 invalid_idempotency_key, idempotency_conflict | \
+        429 label_limit_reached")))]
 async fn delete(
     OfMachine { 0: caller, .. }: OfMachine<TellFacts>,
     State(app): State<App>,

@@ -86,6 +86,7 @@ async fn show(
     Ok(Answer(Machine {
         name,
         version: version.number,
+        by: version.by().to_owned(),
         states,
         labels,
         busy,

@@ -21,6 +21,8 @@ use serde_json::Value;
 use utoipa_axum::router::OpenApiRouter;
 
 pub(crate) use params::is_machine_name;
+pub use tasks::end_lost_tasks;
+pub(crate) use tasks::end_tasks_of;
 
 use crate::http::{App, Problem, auth::Permission, body::check_readable};
 use signalbox_access::Scope;

@@ -47,10 +47,7 @@ async fn set(
     Path((machine, name)): Path<(MachineName, String)>,
     Json(new): Json<NewSecret>,
 ) -> Result<Answer<Secret>, Problem> {
-    let before = app.machines.secrets.list(&machine).await?.into_iter().find(|secret| secret.name == name);
-    if let Some(before) = before {
-        notes.before(json!(before));
-    }
+    note_before(&app, &notes, (&machine, &name)).await?;
     let place = (&*name, &*new.address);
     Ok(Answer(app.machines.secrets.set(&machine, place, &new.value, &caller.name).await?))
 }
@@ -63,8 +60,19 @@ async fn set(
 async fn delete(
     _: OfMachine<ManageMachines>,
     State(app): State<App>,
+    notes: Notes,
     Path((machine, name)): Path<(MachineName, String)>,
 ) -> Result<StatusCode, Problem> {
+    note_before(&app, &notes, (&machine, &name)).await?;
     app.machines.secrets.delete(&machine, &name).await?;
     Ok(StatusCode::NO_CONTENT)
+}
+
+/// Notes a secret before its change, without its value.
+async fn note_before(app: &App, notes: &Notes, (machine, name): (&str, &str)) -> Result<(), Problem> {
+    let before = app.machines.secrets.list(machine).await?.into_iter().find(|secret| secret.name == name);
+    if let Some(before) = before {
+        notes.before(json!(before));
+    }
+    Ok(())
 }

@@ -1,4 +1,5 @@
-//! Operations of operators: on one label, and on all that match a filter, in the background. Deletion of machines.
+//! Operations of operators: on one label, and on all that match a filter, in the background. Deletion of machines. A task ends
+//! with the token that started it.
 
 use axum::{
     Json as Answer,
@@ -18,13 +19,15 @@ use super::{
     params::{LabelName, MachineName},
     views::{changed, moment},
 };
+use crate::api::bus::Front;
 use crate::http::{
     App, Problem,
     body::{Body, Json, Query},
     path::Path,
 };
+use signalbox_access::Tokens;
 use signalbox_api::machines::{Changed, LabelFilter, LabelOperation, NewTask, Task, Tasks};
-use signalbox_machines::{Filter, Job, MAX_RATE, Operation, Status};
+use signalbox_machines::{Filter, Handle, HasEnded, Job, MAX_RATE, Operation, Status};
 
 pub(super) fn routes() -> OpenApiRouter<App> {
     OpenApiRouter::new()
@@ -36,6 +39,22 @@ pub(super) fn routes() -> OpenApiRouter<App> {
 
 impl Body for LabelOperation {}
 impl Body for NewTask {}
+
+/// Ends the tasks of clients whose tokens were deleted or have expired.
+pub async fn end_lost_tasks(machines: &Handle, front: &Front, tokens: &Tokens) -> Result<(), Problem> {
+    let has_ended = async {
+        let validity = front.validity(tokens).await?;
+        Ok(Box::new(move |client: &str| validity.has_ended(client)) as HasEnded)
+    };
+    machines.tasks.end_lost(has_ended).await
+}
+
+/// Ends the tasks of a client whose token was deleted.
+pub(crate) async fn end_tasks_of(app: &App, client: &str) -> Result<(), Problem> {
+    let client = client.to_owned();
+    let is_client: HasEnded = Box::new(move |other| other == client);
+    app.machines.tasks.end_lost(async { Ok(is_client) }).await
+}
 
 /// The words of operations.
 const OPERATIONS: &str = "retry, evaluate, skip, cancel, suspend, resume, move, set and delete";
@@ -164,7 +183,8 @@ async fn start(
     let operation = operation(&asked.operation, asked.to, asked.metadata)?;
     let filter = filter(asked.filter)?;
     let key = key(&headers)?;
-    let task = app.machines.tasks.start(&machine, operation, filter, asked.rate, &caller.name, key).await?;
+    let by = (&*caller.name, &*caller.bus_client());
+    let task = app.machines.tasks.start(&machine, operation, filter, asked.rate, by, key).await?;
     Ok((StatusCode::ACCEPTED, Answer(view(task))))
 }
 
@@ -237,6 +257,7 @@ async fn delete_machine(
             format!("this deletes the machine with all of its labels; confirm it with ?confirm={machine}");
         return Err(Problem::unprocessable("invalid_confirm", detail));
     }
-    let task = app.machines.tasks.delete_machine(&machine, &caller.name, key).await?;
+    let by = (&*caller.name, &*caller.bus_client());
+    let task = app.machines.tasks.delete_machine(&machine, by, key).await?;
     Ok((StatusCode::ACCEPTED, Answer(view(task))))
 }

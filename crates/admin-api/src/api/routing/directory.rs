@@ -12,9 +12,9 @@ use std::{
 };
 
 use parking_lot::Mutex;
-use signalbox_api::routes::Unserved;
+use signalbox_api::routes::unserved_shares;
 use signalbox_route_table::Hostname;
-use signalbox_routing::{Error, InstanceState, Store};
+use signalbox_routing::{Error, HostTable, InstanceState, Store};
 use tokio::{
     sync::watch,
     time::{Instant, timeout_at},
@@ -34,12 +34,14 @@ pub struct HostSummary {
     pub name: Hostname,
     /// Addresses that get its requests.
     pub instances: usize,
+    /// What the route table decides about its requests.
+    pub table: HostTable,
     /// Instances with a failed health check, each with the reason.
     pub unhealthy: Vec<(String, String)>,
     /// The version types of its instances, and the one that requests without an instance count for.
     pub versions: BTreeSet<String>,
-    /// Which parts of it receive no requests.
-    pub unserved: Unserved,
+    /// Version types to which its traffic split gives a part, and of which it has no active instance.
+    pub unserved_shares: Vec<String>,
     /// Whether something is set for it, such as limits or shares.
     pub has_policy: bool,
 }
@@ -165,11 +167,16 @@ async fn read(store: &Store) -> Result<Reading, Error> {
             hosts.push(HostSummary {
                 name,
                 instances: record.addresses.len(),
+                table: HostTable::new(&record),
                 unhealthy: own()
                     .filter_map(|(id, state)| Some((id.clone(), state.unhealthy.clone()?)))
                     .collect(),
                 versions,
-                unserved: Unserved::of(policy.as_ref(), &record.addresses, record.log_key.as_deref()),
+                unserved_shares: unserved_shares(
+                    policy.as_ref(),
+                    &record.addresses,
+                    record.log_key.as_deref(),
+                ),
                 has_policy: record.policy.is_some(),
             });
         }

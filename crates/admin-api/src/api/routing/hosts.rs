@@ -30,7 +30,7 @@ use crate::http::{
 use signalbox_access::Caller;
 use signalbox_api::routes::{Host, HostList, Promotion, Undoable};
 use signalbox_route_table::{Hostname, Label, Policy, Share, TableHost, page};
-use signalbox_routing::Error;
+use signalbox_routing::{Error, host_state};
 
 /// Maximum number of hosts that one request examines for a confined token.
 const MAX_EXAMINED: usize = 20_000;
@@ -65,6 +65,7 @@ fn view(hostname: String, host: TableHost, registered: bool, caller: &Caller) ->
         rules: None,
         promotion: None,
         registered,
+        state: None,
     }
 }
 
@@ -83,6 +84,16 @@ fn promotion_view(promotion: signalbox_routing::Promotion, now_ms: u64) -> Promo
         superseded: texts(&promotion.superseded),
         undo,
     }
+}
+
+/// Hosts with their states.
+async fn views(app: &App, names: Vec<String>, caller: &Caller) -> Result<Vec<Host>, Problem> {
+    let store = app.registry.store();
+    let hosts = store.table_hosts(&names).await?;
+    let states = store.host_states(&hosts).await?;
+    let view =
+        |((name, host), state)| Host { state: Some(host_state(state)), ..view(name, host, true, caller) };
+    Ok(names.into_iter().zip(hosts).zip(states).map(view).collect())
 }
 
 /// A policy of the table as the caller may see it. One that was written by hand and is not JSON is shown as its text.
@@ -174,9 +185,7 @@ async fn list(
     let limited = ListQuery { limit: Some(page::limit(query.limit)?), ..query };
     let page = LISTING.page(all(&app, &caller, PATIENCE).await?, &limited)?;
     let names: Vec<String> = page.items.iter().map(|host| host.name.to_string()).collect();
-    let hosts = app.registry.store().table_hosts(&names).await?;
-    let view = |(name, host)| view(name, host, true, &caller);
-    let hosts = names.into_iter().zip(hosts).map(view).collect();
+    let hosts = views(&app, names, &caller).await?;
     Ok(Answer(HostList { hosts, next: page.next, total: Some(page.total as u64) }))
 }
 
@@ -202,9 +211,7 @@ async fn list_by_name(app: &App, caller: &Caller, query: &ListQuery) -> Result<A
         after.filter(|_| examined >= MAX_EXAMINED)
     };
     let next = app.cursors.write(caller, LIST, next).await?;
-    let hosts = store.table_hosts(&names).await?;
-    let view = |(name, host)| view(name, host, true, caller);
-    let hosts = names.into_iter().zip(hosts).map(view).collect();
+    let hosts = views(app, names, caller).await?;
     Ok(Answer(HostList { hosts, next, total: None }))
 }
 
@@ -234,7 +241,8 @@ async fn get(
     if !registered && !host.exists() {
         return Err(Error::NoHost.into());
     }
-    let shown = Host { rules, promotion, ..view(name, host, registered, &caller) };
+    let state = store.host_states(std::slice::from_ref(&host)).await?.pop().map(host_state);
+    let shown = Host { rules, promotion, state, ..view(name, host, registered, &caller) };
     Ok(tagged(StatusCode::OK, revision, Answer(shown)))
 }
 

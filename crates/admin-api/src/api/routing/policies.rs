@@ -101,10 +101,10 @@ pub(super) async fn put(
     app.acme.check(&hostname, &policy)?;
     check_host(&caller, &hostname)?;
     if !force {
-        app.registry.check_shares(&hostname, &policy).await?;
+        app.registry.check_shares_are_served(&hostname, &policy).await?;
     }
     note_before(&app, &notes, &caller, &hostname).await?;
-    let ruled = app.registry.set_policy(&caller, &hostname, &policy, expected).await?;
+    let (ruled, policy) = app.registry.set_policy(&caller, &hostname, &policy, expected).await?;
     app.acme.policy_changed(&hostname, &policy).await;
     let serial = wait(&app, &ruled.epoch, ruled.serial, patience).await?;
     Ok(ruled_host(serial, &hostname, &policy, ruled))
@@ -149,9 +149,9 @@ async fn put_paths(
 ) -> Result<Response, Problem> {
     let patience = query.patience(&app, &caller)?;
     note_before(&app, &notes, &caller, &hostname).await?;
-    let (ruled, policy) = app.registry.set_paths(&caller, &hostname, Some(body.paths)).await?;
-    let serial = wait(&app, &ruled.epoch, ruled.serial, patience).await?;
-    Ok(ruled_host(serial, &hostname, &policy, ruled))
+    let altered = app.registry.set_paths(&caller, &hostname, Some(body.paths)).await?;
+    let serial = wait(&app, &altered.change.epoch, altered.change.serial, patience).await?;
+    Ok(ruled_host(serial, &hostname, &altered.after, altered.change))
 }
 
 /// Remove the rules for paths of a host
@@ -167,7 +167,7 @@ async fn remove_paths(
 ) -> Result<Response, Problem> {
     let patience = query.patience(&app, &caller)?;
     note_before(&app, &notes, &caller, &hostname).await?;
-    let (ruled, _) = app.registry.set_paths(&caller, &hostname, None).await?;
+    let ruled = app.registry.set_paths(&caller, &hostname, None).await?.change;
     let serial = wait(&app, &ruled.epoch, ruled.serial, patience).await?;
     Ok((StatusCode::NO_CONTENT, serial).into_response())
 }
@@ -209,9 +209,9 @@ async fn pause(
 ) -> Result<Response, Problem> {
     let patience = query.patience(&app, &caller)?;
     note_before(&app, &notes, &caller, &hostname).await?;
-    let (ruled, policy) = app.registry.set_pause(&caller, &hostname, Some(body)).await?;
-    let serial = wait(&app, &ruled.epoch, ruled.serial, patience).await?;
-    Ok(ruled_host(serial, &hostname, &policy, ruled))
+    let altered = app.registry.set_pause(&caller, &hostname, Some(body)).await?;
+    let serial = wait(&app, &altered.change.epoch, altered.change.serial, patience).await?;
+    Ok(ruled_host(serial, &hostname, &altered.after, altered.change))
 }
 
 /// Resume a host
@@ -227,7 +227,7 @@ async fn resume(
 ) -> Result<Response, Problem> {
     let patience = query.patience(&app, &caller)?;
     note_before(&app, &notes, &caller, &hostname).await?;
-    let (ruled, _) = app.registry.set_pause(&caller, &hostname, None).await?;
+    let ruled = app.registry.set_pause(&caller, &hostname, None).await?.change;
     let serial = wait(&app, &ruled.epoch, ruled.serial, patience).await?;
     Ok((StatusCode::NO_CONTENT, serial).into_response())
 }

@@ -156,6 +156,7 @@ async fn convergence(
 fn without_instances(explanation: Explanation) -> Explanation {
     Explanation {
         log_key: None,
+        state: None,
         shares: Vec::new(),
         instances: Vec::new(),
         request: None,

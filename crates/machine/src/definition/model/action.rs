@@ -103,6 +103,16 @@ impl Call {
             Self::Webhook(_) | Self::Publish(_) => None,
         }
     }
+
+    /// The version type under which a `route` action registers instances, if it contains no placeholders.
+    pub(crate) fn constant_version_type(&self) -> Option<String> {
+        let Self::Route(template) = self else { return None };
+        match template.get("register")?.get("version_type")? {
+            Template::Text(text) => text.constant().map(str::to_owned),
+            Template::Constant(number @ serde_json::Value::Number(_)) => Some(number.to_string()),
+            _ => None,
+        }
+    }
 }
 
 /// A time of day in which no attempt of an action begins.

@@ -1,0 +1,378 @@
+//! The state of a host: what its requests get, by its policy, the health of its instances, the ejections that routers report,
+//! and the requests of the last minute.
+//!
+//! Every page, list, command and rule that describes a host uses [`Reading::state`].
+
+use crate::{
+    Finding,
+    Severity::{Critical, Warning},
+    Subject,
+    text::{count, day_and_time},
+    thresholds::{MAX_ERROR_PERCENT, MIN_REQUESTS},
+};
+
+/// When a mode was set, and by which token or person.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Since {
+    /// Unix milliseconds; `None` for a policy that was written by hand.
+    pub at_ms: Option<u64>,
+    /// The name of the token, or of the person.
+    pub by: Option<String>,
+}
+
+/// What the policy of a host decides for all of its requests, before an instance is chosen.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub enum Mode {
+    /// Requests get an instance.
+    #[default]
+    Serving,
+    /// They wait.
+    Paused(Since),
+    /// They are redirected.
+    Redirect {
+        /// The target.
+        to: String,
+    },
+    /// The edge answers them.
+    Maintenance {
+        /// The status of the answer.
+        status: u16,
+        /// When it began.
+        since: Since,
+    },
+}
+
+/// What is known about a host.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Reading {
+    /// What its policy decides.
+    pub mode: Mode,
+    /// Instances that get requests, if they are healthy.
+    pub instances: u64,
+    /// Other instances, which are draining or on standby.
+    pub idle: u64,
+    /// Those of `instances` whose health check failed.
+    pub unhealthy: u64,
+    /// Those of `instances` that a router has ejected.
+    pub ejected: u64,
+    /// Requests of the last minute to its version types.
+    pub requests: u64,
+    /// Those of them that an instance answered with 5xx, or that no instance answered.
+    pub failed: u64,
+}
+
+/// The kinds of states, the first that applies.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Condition {
+    /// Requests get an instance.
+    Healthy,
+    /// Requests wait, because an operator paused the host.
+    Paused,
+    /// Requests are redirected, because the policy says so.
+    Redirects,
+    /// The edge answers, because an operator set it.
+    Maintenance,
+    /// Some instances are unhealthy.
+    Degraded,
+    /// Routers have ejected instances.
+    Ejected,
+    /// Many requests fail.
+    Failing,
+    /// No instance is healthy.
+    Unhealthy,
+    /// No instance can get requests.
+    NoInstance,
+}
+
+impl Condition {
+    /// All conditions, the best first.
+    pub const ALL: [Self; 9] = [
+        Self::Healthy,
+        Self::Paused,
+        Self::Redirects,
+        Self::Maintenance,
+        Self::Degraded,
+        Self::Ejected,
+        Self::Failing,
+        Self::Unhealthy,
+        Self::NoInstance,
+    ];
+
+    /// Its name in answers of the API.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Healthy => "healthy",
+            Self::Paused => "paused",
+            Self::Redirects => "redirects",
+            Self::Maintenance => "maintenance",
+            Self::Degraded => "degraded",
+            Self::Ejected => "ejected",
+            Self::Failing => "failing",
+            Self::Unhealthy => "unhealthy",
+            Self::NoInstance => "no_instance",
+        }
+    }
+
+    /// The condition with this name.
+    pub fn named(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|one| one.name() == name)
+    }
+
+    /// Whether an operator has decided that no instance gets requests, so that its instances need no attention.
+    pub fn is_planned(self) -> bool {
+        matches!(self, Self::Paused | Self::Redirects | Self::Maintenance)
+    }
+
+    /// How bad it is; `None` if it is not a problem.
+    pub fn severity(self) -> Option<crate::Severity> {
+        match self {
+            Self::Failing | Self::Unhealthy | Self::NoInstance => Some(Critical),
+            Self::Degraded | Self::Ejected => Some(Warning),
+            _ => None,
+        }
+    }
+}
+
+/// The state of a host.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct State {
+    /// Its kind.
+    pub condition: Condition,
+    /// A few words, for lists: `2 of 3 ejected`.
+    pub short: String,
+    /// A sentence, or two.
+    pub summary: String,
+}
+
+impl Reading {
+    /// The state at the unix millisecond `now_ms`.
+    pub fn state(&self, now_ms: u64) -> State {
+        let (condition, short, mut summary) = self.first(now_ms);
+        if self.ejected > 0 && matches!(condition, Condition::Failing | Condition::Unhealthy) {
+            summary += &format!(" {}.", self.out_of(self.ejected, "ejected"));
+        }
+        State { condition, short, summary }
+    }
+
+    fn first(&self, now_ms: u64) -> (Condition, String, String) {
+        let since = |since: &Since| {
+            let at = since.at_ms.map(|at| format!(" since {}", day_and_time(at, now_ms))).unwrap_or_default();
+            let by = since.by.as_ref().map(|by| format!(" by {by}")).unwrap_or_default();
+            at + &by
+        };
+        match &self.mode {
+            Mode::Paused(from) => {
+                let text = format!("Paused{}: requests wait until the host is resumed.", since(from));
+                return (Condition::Paused, "paused".to_owned(), text);
+            }
+            Mode::Redirect { to } => {
+                return (Condition::Redirects, "redirects".to_owned(), format!("Redirects to {to}."));
+            }
+            Mode::Maintenance { status, since: from } => {
+                let text = format!("In maintenance{}: the edge answers with {status}.", since(from));
+                return (Condition::Maintenance, "maintenance".to_owned(), text);
+            }
+            Mode::Serving => {}
+        }
+        if self.instances == 0 {
+            let (short, why) = match self.idle {
+                0 => ("no instance", "no instance can receive them"),
+                _ => ("no active instance", "every instance is draining or on standby"),
+            };
+            let text = format!("Requests are answered with 503: {why}.");
+            return (Condition::NoInstance, short.to_owned(), text);
+        }
+        if self.unhealthy >= self.instances {
+            let text =
+                "No instance is healthy, so health is ignored and all of them receive requests.".to_owned();
+            return (Condition::Unhealthy, "unhealthy".to_owned(), text);
+        }
+        if is_failing(self.requests, self.failed) {
+            let percent = self.failed.saturating_mul(100) / self.requests;
+            let text = format!("{}.", failures(self.requests, self.failed));
+            return (Condition::Failing, format!("{percent}% failed"), text);
+        }
+        if self.ejected > 0 {
+            let text = format!("{}, because requests to them failed.", self.out_of(self.ejected, "ejected"));
+            return (Condition::Ejected, format!("{} of {} ejected", self.ejected, self.instances), text);
+        }
+        if self.unhealthy > 0 {
+            let text =
+                format!("{}; requests are routed to the others.", self.out_of(self.unhealthy, "unhealthy"));
+            return (Condition::Degraded, format!("{} unhealthy", self.unhealthy), text);
+        }
+        let text = match self.instances {
+            1 => "Requests are routed to an instance.".to_owned(),
+            several => format!("Requests are routed to {several} instances."),
+        };
+        (Condition::Healthy, "healthy".to_owned(), text)
+    }
+
+    fn out_of(&self, some: u64, what: &str) -> String {
+        let are = if some == 1 { "is" } else { "are" };
+        format!("{some} of {} {are} {what}", count(self.instances, "instance"))
+    }
+}
+
+/// Whether so many requests of a minute failed that it is a problem.
+pub(crate) fn is_failing(requests: u64, failed: u64) -> bool {
+    requests >= MIN_REQUESTS
+        && failed > 0
+        && failed.saturating_mul(100) >= requests.saturating_mul(MAX_ERROR_PERCENT)
+}
+
+/// `86% of 1.5 requests/s failed in the last minute`.
+pub(crate) fn failures(requests: u64, failed: u64) -> String {
+    let percent = failed.saturating_mul(100) / requests.max(1);
+    #[allow(clippy::cast_precision_loss, reason = "a rate for people")]
+    let rate = requests as f64 / 60.0;
+    format!("{percent}% of {rate:.1} requests/s failed in the last minute")
+}
+
+/// A host name in the table.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Host {
+    /// The name.
+    pub name: String,
+    /// Its state.
+    pub state: State,
+    /// Version types to which its traffic split gives a part, and of which it has no active instance.
+    pub unserved_shares: Vec<String>,
+}
+
+/// Checks a host. What an operator has decided is not a problem, and failing requests are one of their version type.
+pub fn host(host: &Host) -> Option<Finding> {
+    let Host { name, state, .. } = host;
+    let (severity, subject) = (state.condition.severity()?, Subject::Host(name.clone()));
+    let (id, problem, fix) = match state.condition {
+        Condition::NoInstance => (
+            "host-without-instance",
+            format!("Host {name} has {}.", state.short),
+            "Its requests are answered 503. Register or resume an instance, promote a version type that has instances \
+             (`signalbox hosts promote`), or remove the host.",
+        ),
+        Condition::Unhealthy => (
+            "host-unhealthy",
+            format!("No instance of host {name} is healthy."),
+            "Requests are still sent to all of them. Find out why the health checks fail, and start instances that \
+             work.",
+        ),
+        Condition::Ejected => (
+            "instances-ejected",
+            format!("Host {name}: {}", state.summary),
+            "A router sends no requests to an instance that failed several times in a row, for up to a minute. Check the \
+             application's log on these instances.",
+        ),
+        _ => return None,
+    };
+    Some(Finding::new(severity, id, subject, problem, fix))
+}
+
+/// Checks the traffic split of a host.
+pub fn shares(host: &Host) -> Option<Finding> {
+    let missing = &host.unserved_shares;
+    (!missing.is_empty() && !host.state.condition.is_planned()).then(|| {
+        let subject = Subject::Host(host.name.clone());
+        let versions = missing.join(", ");
+        let problem = format!(
+            "The traffic split of host {} gives a share to {versions}, which has no active instance.",
+            host.name
+        );
+        let fix = "The other version types receive its requests. Register or resume an instance of it, or correct the split.";
+        Finding::new(Warning, "share-without-instance", subject, problem, fix)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NOW_MS: u64 = 1_795_272_420_000;
+
+    fn serving(instances: u64) -> Reading {
+        Reading { instances, ..Reading::default() }
+    }
+
+    fn named(reading: &Reading, unserved: &[&str]) -> Host {
+        let unserved_shares = unserved.iter().map(|&one| one.to_owned()).collect();
+        Host { name: "a.example".to_owned(), state: reading.state(NOW_MS), unserved_shares }
+    }
+
+    fn shown(reading: &Reading) -> (Condition, String) {
+        let State { condition, summary, .. } = reading.state(NOW_MS);
+        (condition, summary)
+    }
+
+    #[test]
+    fn a_mode_shows_since_when_and_by_whom() {
+        let since = Since { at_ms: Some(NOW_MS - 60_000), by: Some("root".to_owned()) };
+        let mode = Mode::Maintenance { status: 503, since: since.clone() };
+        let text = "In maintenance since 14:46 UTC by root: the edge answers with 503.";
+        assert_eq!(shown(&Reading { mode, ..serving(0) }), (Condition::Maintenance, text.to_owned()));
+        let mode = Mode::Paused(Since { at_ms: Some(NOW_MS - 86_400_000), by: None });
+        let text = "Paused since 2026-11-20 14:47 UTC: requests wait until the host is resumed.";
+        assert_eq!(shown(&Reading { mode, ..serving(1) }), (Condition::Paused, text.to_owned()));
+        let mode = Mode::Redirect { to: "https://b.test".to_owned() };
+        let text = "Redirects to https://b.test.";
+        assert_eq!(shown(&Reading { mode, ..serving(1) }), (Condition::Redirects, text.to_owned()));
+    }
+
+    #[test]
+    fn a_serving_host_is_described_by_what_its_requests_get() {
+        let of = |reading: Reading| shown(&reading);
+        assert_eq!(of(serving(0)).0, Condition::NoInstance);
+        assert_eq!(of(Reading { unhealthy: 2, ..serving(2) }).0, Condition::Unhealthy);
+        let failing = Reading { requests: 90, failed: 90, ejected: 2, ..serving(3) };
+        let text = "100% of 1.5 requests/s failed in the last minute. 2 of 3 instances are ejected.";
+        assert_eq!(of(failing), (Condition::Failing, text.to_owned()));
+        let ejected = Reading { ejected: 1, requests: 10, failed: 10, ..serving(3) };
+        let text = "1 of 3 instances is ejected, because requests to them failed.";
+        assert_eq!(of(ejected), (Condition::Ejected, text.to_owned()));
+        let text = "1 of 3 instances is unhealthy; requests are routed to the others.";
+        assert_eq!(of(Reading { unhealthy: 1, ..serving(3) }), (Condition::Degraded, text.to_owned()));
+        assert_eq!(of(serving(1)).1, "Requests are routed to an instance.");
+        assert_eq!(of(serving(3)).1, "Requests are routed to 3 instances.");
+    }
+
+    #[test]
+    fn only_what_was_not_planned_is_a_finding() {
+        let id = |reading: Reading| {
+            host(&named(&reading, &[])).map(|one| one.id)
+        };
+        assert_eq!(id(serving(0)), Some("host-without-instance"));
+        assert_eq!(id(Reading { idle: 2, ..serving(0) }), Some("host-without-instance"));
+        assert_eq!(id(Reading { idle: 2, ..serving(1) }), None);
+        assert_eq!(id(Reading { unhealthy: 2, ..serving(2) }), Some("host-unhealthy"));
+        assert_eq!(id(Reading { unhealthy: 1, ..serving(2) }), None);
+        assert_eq!(id(Reading { ejected: 1, ..serving(2) }), Some("instances-ejected"));
+        let mode = Mode::Maintenance { status: 503, since: Since::default() };
+        assert_eq!(id(Reading { mode, unhealthy: 2, ..serving(2) }), None);
+    }
+
+    #[test]
+    fn a_host_whose_instances_are_all_on_standby_has_no_active_one() {
+        let reading = Reading { idle: 2, ..serving(0) };
+        let text = "Requests are answered with 503: every instance is draining or on standby.";
+        assert_eq!(shown(&reading), (Condition::NoInstance, text.to_owned()));
+        let problem = |reading: &Reading| host(&named(reading, &[])).map(|one| one.problem);
+        assert_eq!(problem(&reading).as_deref(), Some("Host a.example has no active instance."));
+        assert_eq!(problem(&serving(0)).as_deref(), Some("Host a.example has no instance."));
+    }
+
+    #[test]
+    fn a_share_of_a_version_type_without_an_instance_is_named() {
+        let found = shares(&named(&serving(1), &["typo"]));
+        assert!(found.is_some_and(|one| one.id == "share-without-instance" && one.problem.contains("typo")));
+        assert_eq!(shares(&named(&serving(1), &[])), None);
+        let mode = Mode::Maintenance { status: 503, since: Since::default() };
+        assert_eq!(shares(&named(&Reading { mode, ..serving(1) }, &["typo"])), None);
+    }
+
+    #[test]
+    fn a_condition_has_one_name() {
+        for one in Condition::ALL {
+            assert_eq!(Condition::named(one.name()), Some(one));
+        }
+        assert_eq!(Condition::named("fine"), None);
+    }
+}

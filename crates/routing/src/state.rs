@@ -1,0 +1,151 @@
+//! The state of hosts: what the route table, routers and the statistics know of each, for [`Reading::state`].
+
+use std::collections::{BTreeSet, HashSet};
+
+use serde_json::Value;
+use signalbox_api::routes::HostState;
+use signalbox_diagnosis::hosts::{Mode, Reading, Since, State};
+use signalbox_route_table::TableHost;
+use signalbox_store::traffic::Sums;
+
+use super::{Error, LIVE_MS, RouterReport, Store};
+
+/// What the route table has of a host.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct HostTable {
+    /// What its policy decides for all requests.
+    pub mode: Mode,
+    /// Addresses that get requests: those that are neither draining nor on standby.
+    pub addresses: Vec<String>,
+    /// The number of the other addresses.
+    pub idle: usize,
+    /// The number of them whose health check failed.
+    pub unhealthy: usize,
+    /// The version types under which its requests are counted.
+    pub versions: BTreeSet<String>,
+}
+
+impl HostTable {
+    /// Reads a record. Parts of a policy that cannot be read are ignored, as in the edge.
+    pub fn new(record: &TableHost) -> Self {
+        let policy = record.policy.as_deref().and_then(|text| serde_json::from_str(text).ok());
+        let policy: Value = policy.unwrap_or_default();
+        let lists = |field: &str, address: &str| {
+            policy[field].as_array().is_some_and(|list| list.iter().any(|one| one == address))
+        };
+        let addresses: Vec<String> =
+            record.addresses.iter().filter(|address| !lists("draining", address)).cloned().collect();
+        let unhealthy = addresses.iter().filter(|address| lists("unhealthy", address)).count();
+        let keys = policy["log_keys"].as_object().into_iter().flat_map(|keys| keys.values());
+        let keys = keys.filter_map(Value::as_str).map(ToOwned::to_owned);
+        Self {
+            mode: mode(&policy),
+            versions: keys.chain(record.log_key.clone()).collect(),
+            idle: record.addresses.len() - addresses.len(),
+            addresses,
+            unhealthy,
+        }
+    }
+
+    /// Everything that is known about the host, with the addresses that routers have ejected and the last minute.
+    pub fn reading(&self, ejected: &HashSet<&str>, minute: &Sums) -> Reading {
+        let ejected = self.addresses.iter().filter(|address| ejected.contains(&***address)).count();
+        Reading {
+            mode: self.mode.clone(),
+            instances: self.addresses.len() as u64,
+            idle: self.idle as u64,
+            unhealthy: self.unhealthy as u64,
+            ejected: ejected as u64,
+            requests: minute.requests,
+            failed: minute.failed(),
+        }
+    }
+}
+
+/// The checks that decide for every request, in the order in which the edge makes them.
+fn mode(policy: &Value) -> Mode {
+    let since = |part: &Value| Since {
+        at_ms: part["since_ms"].as_u64(),
+        by: part["by"].as_str().map(ToOwned::to_owned),
+    };
+    let (pause, maintenance) = (&policy["pause"], &policy["maintenance"]);
+    if pause.is_object() {
+        return Mode::Paused(since(pause));
+    }
+    if let Some(to) = policy["redirect"]["to"].as_str() {
+        return Mode::Redirect { to: to.to_owned() };
+    }
+    if maintenance.is_object() {
+        let status = maintenance["status"].as_u64().and_then(|status| u16::try_from(status).ok());
+        return Mode::Maintenance { status: status.unwrap_or(503), since: since(maintenance) };
+    }
+    Mode::Serving
+}
+
+/// The addresses that these routers have ejected.
+pub fn ejected(routers: &[RouterReport]) -> HashSet<&str> {
+    routers.iter().flat_map(|router| router.ejected.keys()).map(String::as_str).collect()
+}
+
+/// A state as answers of the API have it.
+pub fn host_state(state: State) -> HostState {
+    HostState { condition: state.condition.name().to_owned(), short: state.short, summary: state.summary }
+}
+
+impl Store {
+    /// The states of hosts by their records. Without the stats Redis, ejections and requests are not known.
+    ///
+    /// # Errors
+    /// If the routes primary does not respond.
+    pub async fn host_states(&self, records: &[TableHost]) -> Result<Vec<State>, Error> {
+        let tables: Vec<HostTable> = records.iter().map(HostTable::new).collect();
+        let versions: HashSet<&str> =
+            tables.iter().flat_map(|table| &table.versions).map(String::as_str).collect();
+        let (now_ms, routers, minute) =
+            tokio::join!(self.table_now_ms(), self.routers(LIVE_MS), self.last_minute(&versions));
+        let (routers, minute) = (routers.unwrap_or_default(), minute.unwrap_or_default());
+        let (now_ms, ejected) = (now_ms?, ejected(&routers));
+        let state = |table: &HostTable| {
+            let sums = Sums::of(table.versions.iter().filter_map(|id| minute.by_id.get(id)));
+            table.reading(&ejected, &sums).state(now_ms)
+        };
+        Ok(tables.iter().map(state).collect())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn table(policy: &str) -> HostTable {
+        HostTable::new(&TableHost {
+            addresses: ["127.0.0.1:1", "127.0.0.1:2", "127.0.0.1:3"].map(str::to_owned).to_vec(),
+            instance_ids: Vec::new(),
+            log_key: Some("17".to_owned()),
+            policy: Some(policy.to_owned()),
+        })
+    }
+
+    #[test]
+    fn a_record_becomes_what_requests_get() {
+        let read = table(
+            r#"{"v":1,"draining":["127.0.0.1:1"],"unhealthy":["127.0.0.1:1","127.0.0.1:2"],"log_keys":{"127.0.0.1:3":"18"}}"#,
+        );
+        assert_eq!((read.addresses.len(), read.idle, read.unhealthy, read.mode), (2, 1, 1, Mode::Serving));
+        assert_eq!(read.versions, BTreeSet::from(["17".to_owned(), "18".to_owned()]));
+        let minute = Sums { requests: 9, server_errors: 5, edge_errors: 3, ..Sums::default() };
+        let reading = table("{").reading(&HashSet::from(["127.0.0.1:2", "127.0.0.1:9"]), &minute);
+        assert_eq!((reading.instances, reading.ejected, reading.requests, reading.failed), (3, 1, 9, 2));
+    }
+
+    #[test]
+    fn the_first_check_of_the_edge_is_the_mode() {
+        let since = Since { at_ms: Some(7), by: Some("root".to_owned()) };
+        let closed = r#""maintenance":{"since_ms":7,"by":"root"}"#;
+        let mode = |parts: &[&str]| table(&format!("{{{}}}", parts.join(","))).mode;
+        assert_eq!(mode(&[closed]), Mode::Maintenance { status: 503, since });
+        let to = r#""redirect":{"to":"https://b.test"}"#;
+        assert_eq!(mode(&[closed, to]), Mode::Redirect { to: "https://b.test".to_owned() });
+        assert_eq!(mode(&[closed, to, r#""pause":{}"#]), Mode::Paused(Since::default()));
+    }
+}
