@@ -336,9 +336,7 @@ mod tests {
 
     #[test]
     fn only_what_was_not_planned_is_a_finding() {
-        let id = |reading: Reading| {
-            host(&named(&reading, &[])).map(|one| one.id)
-        };
+        let id = |reading: Reading| host(&named(&reading, &[])).map(|one| one.id);
         assert_eq!(id(serving(0)), Some("host-without-instance"));
         assert_eq!(id(Reading { idle: 2, ..serving(0) }), Some("host-without-instance"));
         assert_eq!(id(Reading { idle: 2, ..serving(1) }), None);

@@ -206,7 +206,8 @@ mod tests {
 
     #[test]
     fn a_share_without_an_active_instance_is_unserved() {
-        let of = |policy: Value| unserved_shares(Some(&policy), &["a:1", "b:1"].map(str::to_owned), Some("17"));
+        let of =
+            |policy: Value| unserved_shares(Some(&policy), &["a:1", "b:1"].map(str::to_owned), Some("17"));
         let shares = json!([{"version_type": "18", "percent": 5}, {"version_type": "17", "percent": 95},
             {"version_type": "9", "percent": 0}]);
         let keys = json!({"a:1": "18"});

@@ -188,7 +188,8 @@ impl Registry {
         shares: &[Share],
     ) -> Result<AlteredPolicy, Error> {
         check_names(caller, std::slice::from_ref(hostname))?;
-        let altered = self.alter_policy(caller, hostname, None, |before| with(before.cloned(), shares)).await?;
+        let altered =
+            self.alter_policy(caller, hostname, None, |before| with(before.cloned(), shares)).await?;
         let change = self.serve_shared(caller, hostname, &altered.after, altered.change).await?;
         Ok(AlteredPolicy { change, ..altered })
     }
