@@ -136,7 +136,13 @@ fn part(share: &Share) -> String {
 }
 
 /// What promoting a version type changes: the instances that drain, those that are resumed, and the split that is removed.
-fn effects(version_type: &str, instances: &[InstanceRow], shares: Option<&[Share]>) -> Vec<String> {
+/// `hidden` instances of the host are not among `instances`.
+fn effects(
+    version_type: &str,
+    instances: &[InstanceRow],
+    hidden: usize,
+    shares: Option<&[Share]>,
+) -> Vec<String> {
     let named = |which: &dyn Fn(&&InstanceRow) -> bool| -> Vec<String> {
         let chosen = instances.iter().filter(which);
         chosen.map(|one| format!("{} ({})", one.stored.id, one.version())).collect()
@@ -152,13 +158,16 @@ fn effects(version_type: &str, instances: &[InstanceRow], shares: Option<&[Share
         let parts: Vec<String> = shares.iter().map(part).collect();
         lines.push(format!("The traffic split is removed: {}", parts.join(", ")));
     }
-    if drained.is_empty() {
-        lines.push("No instance drains.".to_owned());
-    } else {
+    if !drained.is_empty() {
         let drained = drained.join(", ");
         lines.push(format!(
             "Drained for 30 seconds, then on standby, and removed after {{undo_seconds}} seconds: {drained}"
         ));
+    } else if hidden == 0 {
+        lines.push("No instance drains.".to_owned());
+    }
+    if hidden > 0 {
+        lines.push(format!("Instances that are not shown here, and also change: up to {hidden}"));
     }
     lines
 }
@@ -232,6 +241,8 @@ pub(super) async fn content(visit: Visit<'_>) -> Result<Content, Problem> {
     });
     let instances: Vec<InstanceRow> = rows.collect();
 
+    let hidden = all.saturating_sub(instances.len());
+
     let mut charts = Vec::new();
     if let Ok(series) = &series {
         charts.extend(charts::traffic(series));
@@ -259,7 +270,7 @@ pub(super) async fn content(visit: Visit<'_>) -> Result<Content, Problem> {
                 times: overview::percentiles(latencies.as_ref().and_then(|latencies| latencies.of(&id))),
                 percent: share.map_or_else(String::new, |share| share.percent.to_string()),
                 unserved: share.is_some_and(|share| share.percent > 0.0 && share.instances == 0),
-                effects: effects(&id, &instances, shares),
+                effects: effects(&id, &instances, hidden, shares),
                 id,
             }
         })
