@@ -329,9 +329,12 @@ async fn a_definition_replaces_one_that_cannot_be_read_and_takes_the_events_that
         let _taking = Taking::start(&later);
         let next = super::support::machine(&creating(M, "xa").replace("open", "opened"));
         let map = BTreeMap::from([("open".to_owned(), "opened".to_owned())]);
-        let mapped = later.applier.apply(&next, 1, "test", &map).await;
+        let mapped = later.applier.apply(&next, 1, &Author::operator(), &map).await;
         assert!(matches!(mapped, Err(Error::BadMap(_))), "{mapped:?}");
-        assert_eq!(later.applier.apply(&next, 1, "test", &BTreeMap::new()).await.unwrap().version, 2);
+        assert_eq!(
+            later.applier.apply(&next, 1, &Author::operator(), &BTreeMap::new()).await.unwrap().version,
+            2
+        );
         until_created(&world, M, "waits").await;
         world.publish("xa", "new", json!({})).await;
         until_created(&world, M, "new").await;
@@ -349,7 +352,8 @@ async fn a_version_is_made_active_by_a_pacemaker_that_can_read_it_and_others_are
     for machine in ["broken", M] {
         let text = next(machine, "xc");
         let file = signalbox_machine::definition::load("next", &text).unwrap();
-        let begun = (world.now_ms(), "shop");
+        let author = Author::operator();
+        let begun = (world.now_ms(), &author);
         let definitions = &world.machines.definitions;
         definitions.begin(&file.machines[0], 1, "mark", begun, &BTreeMap::new()).await.unwrap();
     }
