@@ -18,7 +18,7 @@ use crate::{
     listing::{Cell, Listing, cells},
     remote::{Remote, duration},
     routes::Until,
-    terminal::{self, out},
+    terminal::out,
 };
 
 /// The revision of a policy that does not exist.

@@ -17,6 +17,7 @@ use crate::{
     record::{Cause, Status},
     store::InputPosition,
 };
+use signalbox_access::Author;
 use signalbox_testkit::eventually;
 
 const ORDERS: &str = "
