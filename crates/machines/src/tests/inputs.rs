@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::json;
+use signalbox_access::Author;
 use tokio_util::sync::CancellationToken;
 
 use rand::{RngExt as _, SeedableRng as _, rngs::StdRng};

@@ -18,8 +18,8 @@ fn policy(json: Value) -> Policy {
 
 impl Rig {
     async fn set_policy(&self, json: Value) -> (bool, u64) {
-        let set = self.registry.set_policy(&Caller::root(), &host(HOST), &policy(json), None);
-        let (set, _) = set.await.unwrap();
+        let (root, host, policy) = (Caller::root(), host(HOST), policy(json));
+        let (set, _) = self.registry.set_policy(&root, &host, &policy, None).await.unwrap();
         (set.changed, set.serial)
     }
 
