@@ -89,8 +89,11 @@ async fn an_interrupted_apply_is_finished_by_another_pacemaker() {
             world.send_update(&label, json!({"go": true})).await;
         }
         let (dying, new) = (world.another(), machine(NEW));
-        let under_way =
-            dying.definitions.begin(&new, 1, "mark", (world.now_ms(), "test"), &map()).await.unwrap();
+        let under_way = dying
+            .definitions
+            .begin(&new, 1, "mark", (world.now_ms(), &Author::operator()), &map())
+            .await
+            .unwrap();
         let text = dying.versions.version(0, M, 2).await.unwrap().unwrap();
         if killed_after > 0 {
             assert_eq!(dying.versions.switch(0, M, (2, &text, false)).await.unwrap(), 2);
@@ -104,7 +107,7 @@ async fn an_interrupted_apply_is_finished_by_another_pacemaker() {
         // No other apply can begin in the meantime, and updates are accepted in either state.
         let other = machine(&NEW.replace("done", "over"));
         assert!(matches!(
-            world.machines.applier.apply(&other, 1, "x", &map()).await,
+            world.machines.applier.apply(&other, 1, &Author::operator(), &map()).await,
             Err(Error::ApplyUnderWay | Error::DefinitionChanged | Error::BadMap(_))
         ));
         world.send_update("m29", json!({"x": 1})).await;

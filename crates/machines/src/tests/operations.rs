@@ -568,12 +568,12 @@ async fn deleting_a_machine_deletes_labels_in_states_of_a_version_that_cannot_be
     let fabric = world.servers.fabric();
     let (versions, text) = ("machine:m:versions", GATES.replace("asked", "questioned"));
     let map = BTreeMap::from([("asked".to_owned(), "questioned".to_owned())]);
-    world.machines.applier.apply(&machine(&text), 1, "test", &map).await.unwrap();
+    world.machines.applier.apply(&machine(&text), 1, &Author::operator(), &map).await.unwrap();
     let stored: String = fabric.command("HGET").arg((versions, 2)).query().await.unwrap();
     let unreadable = stored.replace("state_machines", "later_machines");
     fabric.command("HSET").arg((versions, 2, unreadable)).run().await.unwrap();
     let later = world.another();
-    let task = later.tasks.delete_machine(M, "ada", None).await.unwrap();
+    let task = later.tasks.delete_machine(M, ("ada", "@ada"), None).await.unwrap();
     while later.due.next(0).await.unwrap().is_some_and(|next| next <= world.now_ms()) {
         later.service.due_times.work_off_page(0, world.now_ms()).await.unwrap();
     }
