@@ -55,8 +55,7 @@ async fn a_policy_that_cannot_be_read_can_be_removed() {
     call(&system, "PUT", "/hosts/shop.test?wait=20s", json!({"hold_ms": 1})).await;
     let stored: String = system.cli(System::FABRIC, "HGET routes:policies shop.test").await;
     let later = stored.replace("hold_ms", "later_ms");
-    let _added: u64 =
-        system.cli(System::FABRIC, &format!("HSET routes:policies shop.test {later}")).await;
+    let _added: u64 = system.cli(System::FABRIC, &format!("HSET routes:policies shop.test {later}")).await;
     let removed = system.api("DELETE", "/hosts/shop.test/policy?wait=20s", None).await;
     assert_eq!(removed.status, 204, "{}", removed.text());
     let left: Option<String> = system.cli(System::FABRIC, "HGET routes:policies shop.test").await;
