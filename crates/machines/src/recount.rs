@@ -99,7 +99,9 @@ impl Recounter {
                 Err(error) => error,
             };
             is_away = matches!(&error, Error::Store(error) if error.kind() == Kind::Unavailable);
-            if !is_away && left.reported.insert(machine.clone()) {
+            if is_away {
+                tracing::debug!(%error, "bytes of labels not counted again yet");
+            } else if left.reported.insert(machine.clone()) {
                 tracing::warn!(machine, %error, "bytes of labels not counted again");
             }
             // A version that this process cannot read stays stored.

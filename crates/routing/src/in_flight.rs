@@ -16,9 +16,8 @@ pub async fn in_flight(store: &Store, instances: &[&Spec]) -> Vec<Option<u64>> {
     let Ok(policies) = store.wanted_each::<Policy>(&texts).await else { return unknown() };
     let counts = |wanted: &Wanted<Policy>| wanted.value.counts_in_flight();
     let policed = names.into_iter().zip(&policies);
-    let is_counted = |wanted: &Option<Result<_, _>>| matches!(wanted, Some(Ok(wanted)) if counts(wanted));
-    let counted: HashSet<&Hostname> =
-        policed.filter(|(_, wanted)| is_counted(wanted)).map(|(name, _)| name).collect();
+    let policed = policed.filter(|(_, wanted)| matches!(wanted, Some(Ok(wanted)) if counts(wanted)));
+    let counted: HashSet<&Hostname> = policed.map(|(name, _)| name).collect();
     if counted.is_empty() {
         return unknown();
     }

@@ -1,5 +1,7 @@
 //! The bytes of labels, which count for their machine while memory is short.
 
+use std::collections::BTreeMap;
+
 use serde_json::{Value, json};
 use signalbox_access::Author;
 
@@ -226,7 +228,7 @@ async fn a_count_is_not_replaced_while_states_with_labels_are_unknown() {
     let next = GATES.replace("first", "one").replace("second", "two");
     for (base, yaml) in [(1, next.clone()), (2, next.replace("one", "three"))] {
         let applied =
-            later.applier.apply(&machine(&yaml), base, &Author::operator(), &[].into()).await.unwrap();
+            later.applier.apply(&machine(&yaml), base, &Author::operator(), &BTreeMap::new()).await.unwrap();
         assert_eq!(applied.version, base + 1);
     }
     let recounter = &later.service.recounter;

@@ -28,7 +28,7 @@ use crate::http::{
 use signalbox_access::Caller;
 use signalbox_api::routes::{RuledHost, Switch, SwitchedHost};
 use signalbox_route_table::{Hostname, Label, PathRule, Pause, Policy};
-use signalbox_routing::ResourceChange;
+use signalbox_routing::{Error, ResourceChange};
 
 pub(super) fn routes() -> OpenApiRouter<App> {
     OpenApiRouter::new()
