@@ -48,6 +48,21 @@ async fn a_policy_is_active_in_every_worker_when_its_put_is_answered() {
     system.stop().await;
 }
 
+/// A later Signalbox stored it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_policy_that_cannot_be_read_can_be_removed() {
+    let system = System::start("policies-unreadable").await;
+    call(&system, "PUT", "/hosts/shop.test?wait=20s", json!({"hold_ms": 1})).await;
+    let stored: String = system.cli(System::FABRIC, "HGET routes:policies shop.test").await;
+    let later = stored.replace("hold_ms", "later_ms");
+    let _added: u64 = system.cli(System::FABRIC, &format!("HSET routes:policies shop.test {later}")).await;
+    let removed = system.api("DELETE", "/hosts/shop.test/policy?wait=20s", None).await;
+    assert_eq!(removed.status, 204, "{}", removed.text());
+    let left: Option<String> = system.cli(System::FABRIC, "HGET routes:policies shop.test").await;
+    assert_eq!(left, None);
+    system.stop().await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_promotion_and_its_undo_lose_no_request_and_count_each_version() {
     let system = System::start("policies-promote").await;

@@ -63,6 +63,7 @@ impl Acme {
             clock,
             metrics,
             asked: Asked::default(),
+            unreadable: parking_lot::Mutex::default(),
             creating: Mutex::default(),
             nudge: Notify::new(),
             shutdown,

@@ -35,7 +35,7 @@ mod service;
 mod store;
 mod wanted;
 
-use std::time::SystemTime;
+use std::{collections::HashSet, time::SystemTime};
 
 pub use handle::{Acme, Dependencies};
 pub use metrics::Metrics;
@@ -63,6 +63,8 @@ struct Parts {
     metrics: Metrics,
     /// Names for which the check URL was called recently.
     asked: on_demand::Asked,
+    /// Hosts whose unreadable policy was logged.
+    unreadable: parking_lot::Mutex<HashSet<String>>,
     /// Ensures that one account is created at a time.
     creating: Mutex<()>,
     /// Notified when a name's next step may be due.

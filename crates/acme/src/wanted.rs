@@ -8,6 +8,7 @@ use std::{collections::HashSet, sync::Arc, time::Duration};
 
 use signalbox_lease::Lease;
 use signalbox_route_table::{Policy, Tls};
+use signalbox_routing::Wanted;
 use tokio::{
     task::JoinSet,
     time::{self, Instant},
@@ -28,6 +29,8 @@ pub(crate) const INTERVAL: Duration = Duration::from_secs(1);
 const ALWAYS: Duration = Duration::from_secs(600);
 /// Comparisons may take at most one part in this many of the time.
 const SHARE: u32 = 10;
+/// Maximum number of hosts whose unreadable policy is logged.
+const MAX_REPORTED: usize = 1_000;
 
 /// Compares hosts with names until `shutdown`, then releases the lease.
 pub(crate) async fn run(parts: &Arc<Parts>, mut lease: Lease, shutdown: CancellationToken) {
@@ -72,25 +75,49 @@ async fn turn(parts: &Parts, compared: Option<(u64, Instant)>) -> Result<Option<
         let names = parts.table.hosts_after(after.as_deref(), CHUNK).await.map_err(unavailable)?;
         let Some(last) = names.last() else { break };
         after = Some(last.clone());
-        let these = with_automatic(parts, names).await?;
-        if parts.store.want(&these, &Record::default()).await? > 0 {
+        let (automatic, unknown) = with_automatic(parts, names).await?;
+        if parts.store.want(&automatic, &Record::default()).await? > 0 {
             parts.nudge.notify_one();
         }
-        wanted.extend(these);
+        wanted.extend(automatic);
+        wanted.extend(unknown);
     }
     remove_others(parts, &wanted).await?;
     Ok(Some(revision))
 }
 
-/// Those hosts that have automatic HTTPS.
-async fn with_automatic(parts: &Parts, names: Vec<String>) -> Result<Vec<String>, Failure> {
+/// Those hosts that have automatic HTTPS, and those of which that is not known.
+async fn with_automatic(parts: &Parts, names: Vec<String>) -> Result<(Vec<String>, Vec<String>), Failure> {
     let policies = parts.table.policies(&names).await.map_err(unavailable)?;
-    let both = names.into_iter().zip(policies);
-    let automatic = |(name, policy): &(String, Option<_>)| {
-        let policy: &Option<signalbox_routing::Wanted<Policy>> = policy;
-        is_automatic(name, policy.as_ref().and_then(|wanted| wanted.value.tls), parts.options.covers(name))
-    };
-    Ok(both.filter(automatic).map(|(name, _)| name).collect())
+    let (mut automatic, mut unknown) = (Vec::new(), Vec::new());
+    for (name, policy) in names.into_iter().zip(policies) {
+        match tls_of(parts, &name, policy) {
+            Some((tls, _)) if is_automatic(&name, tls, parts.options.covers(&name)) => automatic.push(name),
+            Some(_) => {}
+            None => unknown.push(name),
+        }
+    }
+    Ok((automatic, unknown))
+}
+
+/// What the policy of a host says about HTTPS, and its revision. `None` if the policy cannot be read, because a later Signalbox
+/// stored it, or it is damaged: the name stays as it is.
+fn tls_of(
+    parts: &Parts,
+    name: &str,
+    policy: Option<Result<Wanted<Policy>, signalbox_routing::Error>>,
+) -> Option<(Option<Tls>, Option<u64>)> {
+    let Some(policy) = policy else { return Some((None, None)) };
+    match policy {
+        Ok(wanted) => Some((wanted.value.tls, Some(wanted.revision))),
+        Err(error) => {
+            let mut unreadable = parts.unreadable.lock();
+            if unreadable.len() < MAX_REPORTED && unreadable.insert(name.to_owned()) {
+                tracing::error!(hostname = name, %error, "policy not readable; automatic HTTPS of the host left as it is");
+            }
+            None
+        }
+    }
 }
 
 /// The policy of a host decides; without a policy, the configuration decides.
@@ -117,9 +144,8 @@ async fn remove_others(parts: &Parts, wanted: &HashSet<String>) -> Result<(), Fa
         let policies = parts.table.policies(&names).await.map_err(unavailable)?;
         let mut gone = Vec::new();
         for ((name, host), policy) in names.into_iter().zip(hosts).zip(policies) {
-            let tls = policy.as_ref().and_then(|wanted| wanted.value.tls);
+            let Some((tls, policy)) = tls_of(parts, &name, policy) else { continue };
             if host.is_none() || !is_automatic(&name, tls, parts.options.covers(&name)) {
-                let policy = policy.map(|policy| policy.revision);
                 gone.push(Unwanted { name, has_host: host.is_some(), policy });
             }
         }
@@ -136,7 +162,70 @@ fn unavailable(error: signalbox_routing::Error) -> Failure {
 
 #[cfg(test)]
 mod tests {
+    use std::time::SystemTime;
+
+    use signalbox_certificates::Certificates;
+    use signalbox_egress::{Budget, Client, OwnAddresses};
+    use signalbox_route_table::AddressRules;
+    use signalbox_routing::{Registry, Routers};
+    use signalbox_store::keys::fabric as key;
+    use signalbox_testkit::Servers;
+
     use super::*;
+    use crate::{Acme, Dependencies, Metrics, Options};
+
+    fn acme(servers: &Servers) -> Acme {
+        let clock = || SystemTime::UNIX_EPOCH;
+        let table = signalbox_routing::Store::new(servers.fabric(), servers.routes(), servers.stats());
+        let metrics = signalbox_routing::Metrics::default();
+        let registry = Registry::new(table.clone(), AddressRules::default(), Arc::default(), metrics);
+        let client = signalbox_egress::Options {
+            allow_networks: Vec::new(),
+            allow_addresses: Vec::new(),
+            allow_http: false,
+            own: OwnAddresses::default(),
+            ca_file: None,
+            connect_timeout: INTERVAL,
+            timeout: INTERVAL,
+            budget: Budget::default(),
+        };
+        let shutdown = CancellationToken::new();
+        let with = Dependencies {
+            fabric: servers.fabric(),
+            certificates: Certificates::new(registry, Default::default(), clock),
+            routers: Routers::start(table.clone(), shutdown.clone()),
+            table,
+            client: Client::new(&client, clock).unwrap(),
+            clock,
+            metrics: Metrics::default(),
+            shutdown,
+        };
+        Acme::new(Options::default(), with)
+    }
+
+    /// A later Signalbox stored it.
+    #[tokio::test]
+    async fn a_policy_that_cannot_be_read_leaves_its_host_as_it_is_and_hides_no_other() {
+        let servers = Servers::start().await;
+        let parts = acme(&servers).parts;
+        let fabric = servers.fabric();
+        for (name, tls) in [
+            ("auto.test", r#""tls":"auto""#),
+            ("manual.test", r#""tls":"manual""#),
+            ("later.test", r#""tls":"manual","later":1"#),
+            ("other.test", r#""tls":"auto","later":1"#),
+        ] {
+            let policy = format!(r#"{{"revision":7,"policy":{{{tls}}}}}"#);
+            for (hash, value) in [(key::routes_hosts(), "1"), (key::routes_policies(), &*policy)] {
+                fabric.command("HSET").key(&hash).arg((name, value)).run().await.unwrap();
+            }
+            fabric.command("ZADD").key(&key::routes_hosts_index()).arg((0, name)).run().await.unwrap();
+        }
+        let before = ["later.test".to_owned(), "manual.test".to_owned()];
+        parts.store.want(&before, &Record::default()).await.unwrap();
+        assert!(matches!(turn(&parts, None).await, Ok(Some(_))));
+        assert_eq!(parts.store.names_after(None, 9).await.unwrap(), ["auto.test", "later.test"]);
+    }
 
     #[test]
     fn the_policy_of_a_host_overrides_the_configuration() {

@@ -451,26 +451,83 @@ fn refused(owners: &BTreeMap<String, u64>, largest: u64, free_thousandths: u64) 
 /// The bytes of each owner: environments, state machines, and clients with many idempotency keys.
 type Owners = BTreeMap<String, u64>;
 
-/// Begins the name of a publisher among the owners; the script of publishes knows it.
+/// Begins the name of a publisher among the owners.
 const PUBLISHER: &str = "publisher:";
 
-/// The bytes of each owner, and those of each publisher, which are also counted for the environments that it uses.
-async fn owners(core: &Core, store: &Store) -> Result<(Owners, Owners), Error> {
-    let all = store.owners().await?.into_iter();
-    let (publishers, mut owners): (Owners, Owners) = all.partition(|(name, _)| name.starts_with(PUBLISHER));
+/// The environments of which a client publishes most.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Publisher {
+    environments: u64,
+    bytes: u64,
+    /// The largest of them, and its bytes.
+    largest: String,
+    largest_bytes: u64,
+}
+
+impl Publisher {
+    /// The bytes from which on one of its environments is rejected with it: the average, and less at the end of the memory.
+    /// So its quiet tenants do not pay for its loud ones.
+    fn least(&self, free_thousandths: u64) -> u64 {
+        let average = self.bytes / self.environments.max(1);
+        (average.saturating_mul(free_thousandths.min(1000)) / 1000).max(1)
+    }
+}
+
+/// The bytes of each owner.
+async fn owners(core: &Core, store: &Store) -> Result<Owners, Error> {
+    let mut owners = store.owners().await?;
     for (client, keys) in store.idempotency_used(core.options.idempotency_seconds * 1000).await? {
         owners.insert(format!("client:{client}"), keys.saturating_mul(KEY_BYTES));
     }
-    Ok((owners, publishers))
+    Ok(owners)
 }
 
-/// What each publisher uses beyond the largest environment. One that publishes for several tenants does not pay for its largest
-/// one, which pays for itself; one that divides its events between many environments pays for them.
-fn beyond_one(owners: &Owners, publishers: Owners) -> Owners {
+/// Counts the environments of each publisher together. `clients` has the client that publishes most to each environment.
+fn publishers(owners: &Owners, clients: BTreeMap<String, String>) -> BTreeMap<String, Publisher> {
+    let mut publishers: BTreeMap<String, Publisher> = BTreeMap::new();
+    for (environment, client) in clients {
+        if let Some(bytes) = owners.get(&environment) {
+            let publisher = publishers.entry(client).or_default();
+            publisher.environments += 1;
+            publisher.bytes = publisher.bytes.saturating_add(*bytes);
+            if *bytes >= publisher.largest_bytes {
+                (publisher.largest, publisher.largest_bytes) = (environment, *bytes);
+            }
+        }
+    }
+    publishers
+}
+
+/// What each publisher uses beyond the largest environment, as an owner. One that publishes for several tenants does not pay for
+/// its largest one, which pays for itself; one that divides its data between many environments pays for them.
+fn beyond_one(owners: &Owners, publishers: &BTreeMap<String, Publisher>) -> Owners {
     let environments = owners.iter().filter(|(name, _)| !name.contains(':'));
     let largest = environments.map(|(_, bytes)| *bytes).max().unwrap_or_default();
-    let beyond = |(name, bytes): (String, u64)| (bytes > largest).then(|| (name, bytes - largest));
-    publishers.into_iter().filter_map(beyond).collect()
+    let beyond = |(name, one): (&String, &Publisher)| {
+        (one.bytes > largest).then(|| (format!("{PUBLISHER}{name}"), one.bytes - largest))
+    };
+    publishers.iter().filter_map(beyond).collect()
+}
+
+/// What the script of publishes reads: the owners to reject, and for a publisher the bytes from which on its environments are
+/// rejected. Its largest environment is rejected whoever publishes to it.
+fn rejected(
+    names: Vec<String>,
+    publishers: &BTreeMap<String, Publisher>,
+    free_thousandths: u64,
+) -> Vec<String> {
+    let mut rejected = Vec::new();
+    for name in names {
+        let client = name.strip_prefix(PUBLISHER);
+        if let Some((client, one)) = client.and_then(|client| Some((client, publishers.get(client)?))) {
+            rejected.push(format!("{PUBLISHER}{}:{client}", one.least(free_thousandths)));
+            rejected.push(one.largest.clone());
+        } else if !rejected.contains(&name) {
+            rejected.push(name);
+        }
+    }
+    rejected.truncate(MAX_REFUSED);
+    rejected
 }
 
 /// Returns how many bytes are free. If memory is short, the owners who use most pay for it, and no others:
@@ -486,11 +543,12 @@ pub(super) async fn relieve(core: &Arc<Core>, store: &Store) -> Result<u64, Erro
         return Ok(memory.free());
     }
     forget_log(store).await?;
-    let (mut owners, publishers) = owners(core, store).await?;
+    let mut owners = owners(core, store).await?;
+    let publishers = publishers(&owners, store.environment_clients().await?);
     memory = Memory::read(core, store).await?;
     // Dead letters and indexes use memory, although they belong to no owner.
     let others = memory.used.saturating_sub(owners.values().sum());
-    let beyond = beyond_one(&owners, publishers);
+    let beyond = beyond_one(&owners, &publishers);
     owners.extend(beyond);
     let largest = owners.values().copied().max().unwrap_or_default().max(others);
     if memory.is_short() {
@@ -504,13 +562,14 @@ pub(super) async fn relieve(core: &Arc<Core>, store: &Store) -> Result<u64, Erro
         return Ok(memory.free());
     }
     let names = refused(&owners, largest, memory.free_thousandths());
+    let rejected = rejected(names, &publishers, memory.free_thousandths());
     let until = store.now_ms().await? + REFUSED_MS;
     // At the limit this fails, and so does every publish.
     let was_full = store.is_full().await?;
-    match store.note_full(until, &names).await {
+    match store.note_full(until, &rejected).await {
         Ok(()) if was_full => {}
         Ok(()) => {
-            tracing::warn!(owners = ?names, "memory short: new data of the largest owners is rejected");
+            tracing::warn!(owners = ?rejected, "memory short: new data of the largest owners is rejected");
         }
         Err(error) => tracing::debug!(%error, "the largest owners cannot be noted"),
     }
@@ -636,10 +695,28 @@ mod tests {
         let bytes =
             |all: &[(&str, u64)]| all.iter().map(|(name, bytes)| ((*name).to_owned(), *bytes)).collect();
         let owners: Owners = bytes(&[("loud", 30), ("quiet", 1), ("machine:m", 90)]);
-        let publishers =
-            bytes(&[("publisher:of-both", 31), ("publisher:of-one", 30), ("publisher:of-many", 70)]);
+        let one = |environments, bytes| Publisher { environments, bytes, ..Publisher::default() };
+        let publishers = [("of-both", one(2, 31)), ("of-one", one(1, 30)), ("of-many", one(10, 70))]
+            .map(|(name, one)| (name.to_owned(), one));
         let expected = bytes(&[("publisher:of-both", 1), ("publisher:of-many", 40)]);
-        assert_eq!(beyond_one(&owners, publishers), expected);
+        assert_eq!(beyond_one(&owners, &publishers.into()), expected);
+    }
+
+    #[test]
+    fn with_a_publisher_its_largest_environment_is_rejected_and_its_quiet_ones_are_not() {
+        let mut owners: Owners = (0..40).map(|n| (format!("quiet{n}"), 500)).collect();
+        owners.insert("loud".into(), 14_700);
+        let clients = owners.keys().map(|name| (name.clone(), "gateway".to_owned())).collect();
+        let publishers = publishers(&owners, clients);
+        let gateway =
+            Publisher { environments: 41, bytes: 34_700, largest: "loud".into(), largest_bytes: 14_700 };
+        assert_eq!(publishers["gateway"], gateway);
+        owners.extend(beyond_one(&owners, &publishers));
+        let rejected = |free| rejected(refused(&owners, 20_000, free), &publishers, free);
+        assert_eq!(rejected(1000), ["publisher:846:gateway", "loud"]);
+        assert_eq!(rejected(700), ["publisher:592:gateway", "loud"]);
+        assert_eq!(rejected(0)[..2], ["publisher:1:gateway", "loud"]);
+        assert_eq!(rejected(0).len(), 42);
     }
 
     #[test]

@@ -452,8 +452,12 @@ impl Definitions {
             0 => mark.to_owned(),
             _ => match self.stored(machine.name(), 0, base).await {
                 Ok(stored) => stored.ok_or(Error::DefinitionChanged)?.origin,
-                // It takes the place of a version that cannot be read, whose events are lost.
-                Err(Error::Unreadable) => mark.to_owned(),
+                // It takes the place of a version that cannot be read. Labels and events of the versions before stay its own.
+                Err(Error::Unreadable) => {
+                    let readable = self.versions(machine.name()).await?;
+                    let before = readable.into_iter().rfind(|(number, _)| *number < base);
+                    before.map_or_else(|| mark.to_owned(), |(_, stored)| stored.origin)
+                }
                 Err(error) => return Err(error),
             },
         };

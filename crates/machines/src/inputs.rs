@@ -45,8 +45,8 @@ use crate::{
 
 /// Events that are read together.
 const PAGE: u64 = 200;
-/// The pause before another try when the fabric does not answer.
-const PAUSE: Duration = Duration::from_secs(1);
+/// The pause before another try when the fabric does not answer, or events of a machine have to wait.
+pub(crate) const PAUSE: Duration = Duration::from_secs(1);
 /// How long a missed live event may stay unnoticed.
 const POLL_INTERVAL: Duration = Duration::from_secs(30);
 /// After an event of another topic, positions are read again at most this often: another process may have applied a
@@ -71,6 +71,8 @@ pub(crate) struct Inputs {
     pub(crate) metrics: Metrics,
     /// Unreadable versions that were logged.
     pub(crate) reported: Arc<Mutex<HashSet<(String, u64)>>>,
+    /// See [`PAUSE`].
+    pub(crate) pause: Duration,
 }
 
 /// The next events for the machines that have the same position.
@@ -82,6 +84,19 @@ pub(crate) struct Page {
     /// Versions that govern the events, but that this process cannot read.
     unreadable: BTreeSet<(String, u64)>,
     events: Vec<Logged>,
+}
+
+/// Whether events of one machine have to wait, until its definition was replaced or applied.
+fn has_to_wait(error: &Error) -> bool {
+    matches!(error, Error::Unreadable | Error::ApplyUnderWay)
+}
+
+/// The first error of two results, but one after which nothing can be taken is worse than one of a machine that has to wait.
+fn worse(one: Result<(), Error>, other: Result<(), Error>) -> Result<(), Error> {
+    match (one, other) {
+        (Err(one), Err(other)) if has_to_wait(&one) => Err(other),
+        (one, other) => one.and(other),
+    }
 }
 
 /// The shard's event before this one.
@@ -98,14 +113,19 @@ impl Inputs {
             let round = Box::pin(async {
                 let began = Instant::now();
                 let (topics, taken) = self.take_all().await;
-                taken?;
-                self.wait(&mut live, &topics, began).await;
-                Ok::<_, Error>(())
+                let longest = match taken {
+                    Ok(()) => POLL_INTERVAL,
+                    // Events of other machines are heard in the meantime.
+                    Err(error) if has_to_wait(&error) => self.pause,
+                    Err(error) => return Err(error),
+                };
+                self.wait(&mut live, &topics, (began, longest)).await;
+                Ok(())
             });
             let pause = async {
                 if let Err(error) = round.await {
                     tracing::debug!(%error, "events not taken yet");
-                    sleep(PAUSE).await;
+                    sleep(self.pause).await;
                 }
             };
             if shutdown.run_until_cancelled(pause).await.is_none() {
@@ -114,10 +134,15 @@ impl Inputs {
         }
     }
 
-    /// Waits until there may be events to apply.
-    async fn wait(&self, live: &mut Subscription, topics: &BTreeSet<String>, began: Instant) {
+    /// Waits until there may be events to apply, at most for so long.
+    async fn wait(
+        &self,
+        live: &mut Subscription,
+        topics: &BTreeSet<String>,
+        (began, longest): (Instant, Duration),
+    ) {
         let heard = async {
-            let mut until = Instant::now() + POLL_INTERVAL;
+            let mut until = Instant::now() + longest;
             loop {
                 match timeout_at(until, live.next()).await {
                     Err(_) | Ok(Notice::Resumed) => return,
@@ -143,7 +168,7 @@ impl Inputs {
         loop {
             let (mut topics, mut more, mut result) = (BTreeSet::new(), false, Ok(()));
             for shard in 0..self.shards {
-                result = result.and(self.take_pages(shard, &mut topics, &mut more).await);
+                result = worse(result, self.take_pages(shard, &mut topics, &mut more).await);
             }
             if !more {
                 return (topics, result);
@@ -167,7 +192,7 @@ impl Inputs {
             }
             let applied = self.apply(&page).await;
             *more |= self.advance(&page, &applied).await?;
-            result = applied.into_iter().fold(result, |result, (_, applied)| result.and(applied));
+            result = applied.into_iter().fold(result, |result, (_, applied)| worse(result, applied));
         }
         result
     }

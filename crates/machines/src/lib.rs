@@ -40,7 +40,7 @@
 //! | `labels`, `sweeps`, `apply` | the changes themselves: by clients, by times of day, by definitions |
 //! | `search`, `tasks` | finds labels by a filter; operations on all of them, in the background |
 //! | `due_times`, `inputs`, `reconcile` | what causes changes without a request: due times, events, lost sweeps |
-//! | `recount` | counts the bytes of labels again, after a start |
+//! | `recount` | counts the bytes of labels again, after an upgrade |
 //! | `inspector` | [`Inspector`]: read-only requests, such as counts, explanations, predictions and checks |
 //! | `handle` | [`Handle`]: the interface for request handlers |
 //! | `assembly` | puts the parts together |

@@ -70,7 +70,8 @@ impl Service {
                 tasks.spawn(work_on_shard(due_times, shard, lease, due, shutdown.clone()));
             }
             tasks.spawn(self.inputs.clone().run(shutdown.clone()));
-            tasks.spawn(recount(self.recounter.clone(), shutdown.clone()));
+            let (recounter, until) = (self.recounter.clone(), shutdown.clone());
+            tasks.spawn(async move { until.run_until_cancelled(Box::pin(recounter.run())).await });
             self.spawn_listeners(&tasks, dues, &shutdown);
         } else {
             self.spawn_listeners(&tasks, Vec::new(), &shutdown);
@@ -164,17 +165,6 @@ async fn listen(
             }
         }
     }
-}
-
-/// Counts the bytes of labels again, once.
-async fn recount(recounter: Recounter, shutdown: CancellationToken) {
-    let work = async {
-        while let Err(error) = Box::pin(recounter.run()).await {
-            tracing::debug!(%error, "bytes of labels not counted again yet");
-            sleep(UNFINISHED_INTERVAL).await;
-        }
-    };
-    shutdown.run_until_cancelled(work).await;
 }
 
 /// Adds the counts of this process to those in the fabric, until `shutdown`.

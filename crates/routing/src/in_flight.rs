@@ -6,18 +6,18 @@ use super::{LIVE_MS, Store, Wanted};
 use signalbox_route_table::{Hostname, Policy, Spec};
 
 /// The number of requests that all live routers have in flight at each instance. `None` if it is unknown: the policy of
-/// one of its hosts does not count requests, no router reports, or Redis is unavailable. Errors are not returned, because
+/// one of its hosts does not count requests or cannot be read, no router reports, or Redis is unavailable. Errors are not returned, because
 /// callers show the other facts of an instance without this one.
 pub async fn in_flight(store: &Store, instances: &[&Spec]) -> Vec<Option<u64>> {
     let unknown = || vec![None; instances.len()];
     let names: BTreeSet<&Hostname> = instances.iter().flat_map(|spec| &spec.hostnames).collect();
     let names: Vec<&Hostname> = names.into_iter().collect();
     let texts: Vec<&str> = names.iter().map(|name| name.as_str()).collect();
-    let Ok(policies) = store.wanted::<Policy>(&texts).await else { return unknown() };
+    let Ok(policies) = store.wanted_each::<Policy>(&texts).await else { return unknown() };
     let counts = |wanted: &Wanted<Policy>| wanted.value.counts_in_flight();
     let policed = names.into_iter().zip(&policies);
-    let counted: HashSet<&Hostname> =
-        policed.filter(|(_, wanted)| wanted.as_ref().is_some_and(counts)).map(|(name, _)| name).collect();
+    let policed = policed.filter(|(_, wanted)| matches!(wanted, Some(Ok(wanted)) if counts(wanted)));
+    let counted: HashSet<&Hostname> = policed.map(|(name, _)| name).collect();
     if counted.is_empty() {
         return unknown();
     }

@@ -285,7 +285,7 @@ async fn changes_are_recorded_with_both_values_and_without_metadata() {
         let answer = system.api("POST", "/subscription", Some(wanted(topic))).await;
         assert_eq!(answer.status, 204, "{}", answer.text());
     }
-    let subscribed = &records(&system, "target=/subscription").await[0];
+    let subscribed = &records(system, "target=/subscription").await[0];
     assert_eq!(
         (&subscribed["before"]["topics"], &subscribed["after"]["topics"]),
         (&json!(["orders"]), &json!(["payments"]))
@@ -294,7 +294,7 @@ async fn changes_are_recorded_with_both_values_and_without_metadata() {
     let target = "/state-machines/own/secrets/KEY";
     assert_eq!(system.api("PUT", target, Some(secret)).await.status, 200);
     assert_eq!(system.api("DELETE", target, None).await.status, 204);
-    let secrets = records(&system, &format!("target={target}")).await;
+    let secrets = records(system, &format!("target={target}")).await;
     assert_eq!(
         (&secrets[1]["before"], &secrets[1]["after"]["address"]),
         (&Value::Null, &json!("https://a.test/"))
@@ -314,7 +314,7 @@ async fn changes_are_recorded_with_both_values_and_without_metadata() {
     let filter = json!({"operation": "suspend", "filter": {"metadata": {"card": "4111"}}});
     assert_eq!(system.api("POST", "/state-machines/own/tasks", Some(filter)).await.status, 202);
     assert_eq!(system.api("POST", &format!("{label}/operations"), Some(set)).await.status, 200);
-    let all = Value::from(records(&system, "limit=1000").await).to_string();
+    let all = Value::from(records(system, "limit=1000").await).to_string();
     assert!(all.contains("/operations") && all.contains("/tasks"), "{all}");
     let log = system.log_text(&System::PACEMAKER);
     for secret in ["4111", "4222", "not-for-everyone", "k-e-y"] {

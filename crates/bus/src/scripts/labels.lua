@@ -76,7 +76,12 @@ end
 
 -- Whether a text is before or equal to another one, byte by byte, as Redis orders names. Lua's own order depends on the locale.
 local function is_up_to(text, last)
-  for i = 1, math.min(#text, #last) do
+  local length, from = math.min(#text, #last), 1
+  -- Names often begin with the same bytes.
+  while from + 15 <= length and string.sub(text, from, from + 15) == string.sub(last, from, from + 15) do
+    from = from + 16
+  end
+  for i = from, length do
     local a, b = string.byte(text, i), string.byte(last, i)
     if a ~= b then return a < b end
   end

@@ -160,7 +160,10 @@ function objects.charge(entries, sign)
     if env then bytes[env] = (bytes[env] or 0) + sign * #entries[at] end
   end
   for env, changed in pairs(bytes) do
-    if redis.call('HINCRBY', key, env, text(changed)) <= 0 then redis.call('HDEL', key, env) end
+    if redis.call('HINCRBY', key, env, text(changed)) <= 0 then
+      redis.call('HDEL', key, env)
+      redis.call('HDEL', key .. ':clients', env)
+    end
   end
 end
 

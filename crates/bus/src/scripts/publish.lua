@@ -126,11 +126,12 @@ local function divide(topic)
   topic.divisions = divisions
 end
 
--- A topic is the array of its subscribers.
+-- A topic is the array of its subscribers. `own` is whether its events are Signalbox's own.
 local function read_topics(at, count, subscribers)
   local words, topics = ARGV, {}
   for t = 1, count do
-    local topic = { name = words[at], key = KEYS[17 + t], count = 0 }
+    local own = string.find(words[at], 'signalbox.', 1, true) == 1
+    local topic = { name = words[at], key = KEYS[17 + t], count = 0, own = own }
     local n = tonumber(words[at + 1])
     at = at + 1
     for i = 1, n do
@@ -144,14 +145,13 @@ local function read_topics(at, count, subscribers)
   return topics, at
 end
 
--- `owner` is what its bytes are counted for. If it uses idempotency keys (`keyed`), `published` has what this call publishes
--- under each digest, `fields` and `times` are the values that are written, and `used` is the number of keys that have not
--- expired, with those of this call.
+-- If a client uses idempotency keys (`keyed`), `published` has what this call publishes under each digest, `fields` and
+-- `times` are the values that are written, and `used` is the number of keys that have not expired, with those of this call.
 local function read_clients(at, first, count)
   local clients = {}
   for c = 1, count do
     clients[c] = {
-      name = ARGV[at + c - 1], owner = 'publisher:' .. ARGV[at + c - 1], keyed = false,
+      name = ARGV[at + c - 1], keyed = false,
       bodies = KEYS[first + 2 * c - 1], ages = KEYS[first + 2 * c], published = {},
       fields = {}, times = {}, used = false, wait = false,
     }
@@ -239,7 +239,7 @@ end
 local function expect_fixed(lanes, topics)
   lanes.expect_own()
   lanes.expect('hash', keys.objects, keys.old_objects, keys.log, keys.state, lanes.base .. 'environments',
-    lanes.base .. 'states')
+    lanes.base .. 'environments:clients', lanes.base .. 'states')
   for t = 1, #topics do lanes.expect('hash', topics[t].key) end
 end
 

@@ -87,7 +87,7 @@ end
 -- Adds an event to queues, each time to the facet of its environment. A full queue that rejects messages does not get an
 -- event, and records a gap: a client that defines a queue must not decide about the events of others. Messages were checked
 -- before (fits_queues).
-local function put_in_queues(facets, queues, event, segment, now, quota)
+local function put_in_queues(facets, queues, event, client, segment, now, quota)
   local env, due = environment_of(event), due_of(event, now)
   for place, weight, rules in string.gmatch(event.queues, '(%d+):(%d+):?(%S*)') do
     local queue = queues[tonumber(place)]
@@ -105,7 +105,7 @@ local function put_in_queues(facets, queues, event, segment, now, quota)
       if due then
         queue.delays = true
         push.later[#push.later + 1] = { id = event.id, entry = event.entry, due = due }
-        charge(quota, event)
+        charge(quota, event, client)
       else
         push.items[#push.items + 1] = event.id
         facets.hold(queue, segment.name, 1)
@@ -195,11 +195,11 @@ local function accept(group, ids, log, base, facets, queues, reply, now, quota)
     if to_log then
       ids.logged = event.id
       local segment = put_in_log(log, event, ids.last, base)
-      charge(quota, event, segment, group.client.owner)
+      charge(quota, event, group.client, segment)
       if event.topic then put_in_lanes(event.topic, event.id, #event.entry, group.hash) end
-      if event.queues ~= '' then put_in_queues(facets, queues, event, segment, now, quota) end
+      if event.queues ~= '' then put_in_queues(facets, queues, event, group.client, segment, now, quota) end
     else
-      charge(quota, event)
+      charge(quota, event, group.client)
     end
   end
   if not to_log then memory.free = memory.free - #group end

@@ -1,20 +1,27 @@
 
 -- Part 2b, the bytes that the fabric stores for each owner. For an environment these are its events in the log, those that
--- wait for a backend, delayed messages, and states of objects; for `machine:<name>` the labels of a state machine. The bytes
--- in the log are counted for `publisher:<client>` as well, because a client may use any number of environments. Names of
+-- wait for a backend, delayed messages, and states of objects; for `machine:<name>` the labels of a state machine. Names of
 -- environments have no colon. One hash has the counts of all subsystems, so that each script that stores or removes data can
 -- change them. If memory is short, they show which owners use most.
+-- A client may use any number of environments. Another hash has for each environment the client that publishes most of its
+-- bytes, so that housekeeping can count its environments together. A client gains by what it publishes, others lose as much,
+-- and when nothing remains, the other one takes its place: so a single value shows a client that publishes more than half.
 
 -- The environment of an event: the first part of its live channel.
 local function environment_of(event)
   return string.match(event.channel, '^[^:]*')
 end
 
--- Reads how much the environments of a call use. `used` includes what the call adds, and is false without a limit.
+-- Reads how much the environments of a call use. `used` includes what the call adds, and is false if nothing is limited.
 -- `full` is what housekeeping noted because memory is short: unix ms, a space, and each owner that uses most, behind the
--- length of its name and a colon. `client:<name>` is a client with many idempotency keys.
+-- length of its name and a colon. `client:<name>` is a client with many idempotency keys, and `publisher:<bytes>:<name>` one
+-- whose environments use most; it may still add to those that use less than these bytes. `publishers` has them by name.
+-- `votes` has for each environment which client publishes most in this call.
 local function open_quota(groups, base, full, now)
-  local quota = { key = base .. 'environments', used = false, added = {}, full = false, full_ms = 0 }
+  local quota = {
+    key = base .. 'environments', clients = base .. 'environments:clients', used = false, added = {}, votes = {},
+    full = false, full_ms = 0, publishers = {},
+  }
   local till, refused = string.match(full or '', '^(%d+) (.*)$')
   if till and tonumber(till) > now then
     quota.full, quota.full_ms = {}, tonumber(till) - now
@@ -23,11 +30,13 @@ local function open_quota(groups, base, full, now)
       from, to, length = string.find(refused, '^(%d+):', at)
       if from then
         at = to + length + 1
-        quota.full[string.sub(refused, to + 1, at - 1)] = true
+        local owner = string.sub(refused, to + 1, at - 1)
+        local bytes, client = string.match(owner, '^publisher:(%d+):(.*)$')
+        if client then quota.publishers[client] = tonumber(bytes) else quota.full[owner] = true end
       end
     until not from
   end
-  if args.environment_bytes == 0 then return quota end
+  if args.environment_bytes == 0 and not quota.full then return quota end
   local names, used = {}, {}
   for g = 1, #groups do
     for i = 1, #groups[g] do
@@ -46,44 +55,69 @@ local function state_bytes(states, group)
   return tonumber(string.match(states.counted[group.object] or '', '^%d+') or 0)
 end
 
+-- Whether memory is short and new data of this environment is rejected: for everybody, or for this client.
+local function is_refused(quota, env, client)
+  if not quota.full then return false end
+  local least, used = quota.publishers[client.name], quota.used[env]
+  return quota.full[env] or least and (used == 0 or used >= least)
+end
+
+-- Whether an event is one of Signalbox's own.
+local function is_own(event)
+  return event.topic and event.topic.own
+end
+
 -- Whether the owners of a group may not store its data: `e` above the limit of an environment, `m` while memory is short.
 -- Signalbox's own events are never rejected, and labels continue to move. A group that frees more than it stores is never
 -- rejected, because an environment above its limit must be able to remove its states.
 local function over_quota(group, quota, labels, states)
   if group.change then return quota.full and quota.full[labels.grows(group.change) or ''] and 'm' end
-  if not (quota.used or quota.full) then return nil end
-  local needed = {}
+  if not quota.used then return nil end
+  local needed, most = {}, args.environment_bytes > 0 and args.environment_bytes or math.huge
   if group.state ~= '' and #group > 0 then
     local more = (group.state == 'null' and 0 or #group.state) - state_bytes(states, group)
     local stored = more
     for i = 1, #group do stored = stored + #group[i].rest end
     if stored <= 0 then return nil end
     local env = environment_of(group[1])
-    if quota.used then needed[env] = quota.used[env] + math.max(more, 0) end
+    needed[env] = quota.used[env] + math.max(more, 0)
   end
   for i = 1, #group do
     local event = group[i]
-    if not (event.topic and string.find(event.topic.name, 'signalbox.', 1, true) == 1) then
+    if not is_own(event) then
       local env = environment_of(event)
-      if quota.full and (quota.full[env] or quota.full[group.client.owner]) then return 'm' end
-      if quota.used then
-        needed[env] = (needed[env] or quota.used[env]) + #event.rest
-        if needed[env] > args.environment_bytes then return 'e' end
-      end
+      if is_refused(quota, env, group.client) then return 'm' end
+      needed[env] = (needed[env] or quota.used[env]) + #event.rest
+      if needed[env] > most then return 'e' end
     end
   end
 end
 
--- Counts a stored body, once for each segment of the log that contains it; there, for its publisher as well.
-local function charge(quota, event, segment, publisher)
+-- Which of two clients publishes most to an environment, and by how many bytes more than all others, at most. `client` may
+-- be nil.
+local function vote(client, bytes, other, more)
+  if client == other then return client, bytes + more end
+  if client and bytes >= more then return client, bytes - more end
+  return other, more - bytes
+end
+
+-- Counts bytes that a client publishes to an environment.
+local function vote_for(quota, env, client, bytes)
+  local so_far = quota.votes[env]
+  if not so_far then
+    quota.votes[env] = { client = client.name, bytes = bytes }
+  else
+    so_far.client, so_far.bytes = vote(so_far.client, so_far.bytes, client.name, bytes)
+  end
+end
+
+-- Counts a stored body, once for each segment of the log that contains it. Signalbox's own events are nobody's.
+local function charge(quota, event, client, segment)
   local env, size, added = environment_of(event), #event.entry, quota.added
   if quota.used then quota.used[env] = quota.used[env] + size end
   added[env] = (added[env] or 0) + size
-  if segment then
-    local owners = segment.environments
-    added[publisher] = (added[publisher] or 0) + size
-    owners[env], owners[publisher] = (owners[env] or 0) + size, (owners[publisher] or 0) + size
-  end
+  if segment then segment.environments[env] = (segment.environments[env] or 0) + size end
+  if not is_own(event) then vote_for(quota, env, client, size) end
 end
 
 -- Reads which environments the states of a call's objects are counted for.
@@ -115,6 +149,7 @@ local function charge_state(quota, states, group)
     states.counted[group.object] = nil
   else
     add(env, #group.state)
+    vote_for(quota, env, group.client, #group.state)
     states.counted[group.object] = digits(#group.state) .. ' ' .. env
   end
   states.changed = true
@@ -137,11 +172,27 @@ local function write_states(states)
   lists.call('HDEL', states.key, removed)
 end
 
--- Writes the counts. Those of a segment are needed when the segment is removed.
+-- Writes the counts, and which client publishes most to each environment. It was ahead by no more than what the environment
+-- stores. The counts of a segment are needed when the segment is removed.
 local function write_quota(quota, log)
+  local names, before, fields = {}, {}, {}
   for env, bytes in pairs(quota.added) do
-    if redis.call('HINCRBY', quota.key, env, digits(bytes)) <= 0 then redis.call('HDEL', quota.key, env) end
+    local left = redis.call('HINCRBY', quota.key, env, digits(bytes))
+    if left <= 0 then
+      redis.call('HDEL', quota.key, env)
+      redis.call('HDEL', quota.clients, env)
+    elseif quota.votes[env] then
+      names[#names + 1], before[#before + 1] = env, math.max(left - bytes, 0)
+    end
   end
+  local found = #names > 0 and lists.read('HMGET', quota.clients, names)
+  for i = 1, #names do
+    local ahead, client = string.match(found[i] or '', '^(%d+) (.*)$')
+    local this = quota.votes[names[i]]
+    client, ahead = vote(client, math.min(tonumber(ahead or 0), before[i]), this.client, this.bytes)
+    fields[2 * i - 1], fields[2 * i] = names[i], digits(ahead) .. ' ' .. client
+  end
+  lists.call('HSET', quota.clients, fields)
   for s = 1, #log do
     for env, bytes in pairs(log[s].environments) do
       redis.call('HINCRBY', log[s].key .. ':environments', env, digits(bytes))

@@ -28,6 +28,7 @@ local function discharge(segment)
       redis.call('HDEL', segment .. ':environments', found[i])
       if redis.call('HINCRBY', base .. 'environments', found[i], '-' .. found[i + 1]) <= 0 then
         redis.call('HDEL', base .. 'environments', found[i])
+        redis.call('HDEL', base .. 'environments:clients', found[i])
       end
     end
     left = left - 1 - #found / 2

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use signalbox_api::events::{Jobs, SubscriberNumbers};
-use signalbox_store::{Error, FabricRole, Script, keys};
+use signalbox_store::{Error, FabricRole, FabricSpace, FromRedisValue, Key, Script, keys};
 
 use super::{LANES, Store, publish::Target};
 use crate::{Event, EventId, event::lane_hash, verdict::FULL_HEALTH};
@@ -158,14 +158,24 @@ impl Store {
 
     /// The bytes that are stored for each owner: environments, and state machines for their labels.
     pub(crate) async fn owners(&self) -> Result<BTreeMap<String, u64>, Error> {
-        let (key, mut cursor) = (self.bus().environments(), "0".to_owned());
-        let mut all = BTreeMap::new();
+        let all = self.scan::<i64>(&self.bus().environments()).await?.into_iter();
+        Ok(all.map(|(name, bytes)| (name, u64::try_from(bytes).unwrap_or_default())).collect())
+    }
+
+    /// The client that publishes most of each environment's bytes.
+    pub(crate) async fn environment_clients(&self) -> Result<BTreeMap<String, String>, Error> {
+        let all = self.scan::<String>(&self.bus().environment_clients()).await?.into_iter();
+        let client = |ahead: &str| ahead.split_once(' ').map(|(_, client)| client.to_owned());
+        Ok(all.filter_map(|(environment, ahead)| Some((environment, client(&ahead)?))).collect())
+    }
+
+    /// All fields of a hash, in parts.
+    async fn scan<T: FromRedisValue>(&self, key: &Key<FabricSpace>) -> Result<BTreeMap<String, T>, Error> {
+        let (mut all, mut cursor) = (BTreeMap::new(), "0".to_owned());
         loop {
-            let command = self.redis().command("HSCAN").key(&key).arg((&cursor, "COUNT", 1000));
-            let (next, part): (String, Vec<(String, i64)>) = command.query().await?;
-            all.extend(
-                part.into_iter().map(|(name, bytes)| (name, u64::try_from(bytes).unwrap_or_default())),
-            );
+            let command = self.redis().command("HSCAN").key(key).arg((&cursor, "COUNT", 1000));
+            let (next, part): (String, Vec<(String, T)>) = command.query().await?;
+            all.extend(part);
             if next == "0" {
                 return Ok(all);
             }

@@ -3,14 +3,17 @@
 use std::sync::Arc;
 
 use serde_json::value::RawValue;
+use signalbox_api::queues::NewQueue;
+use signalbox_queues::Definition;
 use signalbox_store::{Fabric, FabricRole, Shard};
 use signalbox_testkit::{Server, eventually};
 use tokio_util::sync::CancellationToken;
 
 use super::hands::{Hands, subscriber};
-use super::support::{Pacemaker, Recorder, START_MS, Time, event, number, strings, wanted};
+use super::support::{Pacemaker, Recorder, START_MS, Time, event, number, strings, wanted, without_bytes};
 use crate::{
-    Alteration, Bus, Change, Error, EventId, Limit, NewEvent, NewGroup, NewMessage, Options, Refusal, Wanted,
+    Alteration, Bus, Change, Delay, Error, EventId, Limit, NewEvent, NewGroup, NewMessage, OnFailure,
+    Options, Refusal, Wanted, WantedBackend,
     event::lane_hash,
     housekeeping, replay,
     store::{Again, Appended, SEGMENT_IDS, Skipped, Store},
@@ -456,6 +459,140 @@ async fn the_state_of_an_object_is_counted_for_the_environment_that_set_it_last(
     set("a", "null".to_owned()).await;
     assert_eq!((stored("a").await, stored("b").await), (None, None));
     assert_eq!(number(&world.redis, "EXISTS", &["bus:states"]).await, 0);
+    world.bus.stop().await;
+}
+
+/// What a client stores in many environments without events in the log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Copies {
+    States,
+    Delayed,
+    ForBackends,
+}
+
+/// Stores about 20,000 bytes in an environment of its own.
+async fn spread(world: &World, copies: Copies, number: usize) -> Result<(), Refusal> {
+    let (environment, handle) = (format!("e{number}"), &world.bus.handle);
+    let large = || RawValue::from_string(format!("\"{}\"", "x".repeat(20_000))).unwrap();
+    if copies == Copies::Delayed {
+        let message = NewMessage {
+            environment,
+            kind: "job".into(),
+            name: "late".into(),
+            payload: Some(large()),
+            delay: Some(Delay::After(3_600_000)),
+            idempotency_key: None,
+        };
+        return handle.publish_messages("spreader", vec![message]).await.remove(0).map(drop);
+    }
+    let data = (copies == Copies::ForBackends).then(large);
+    let event = NewEvent { data, environment: Some(environment), ..event("https://a/1") };
+    let group = NewGroup {
+        object: format!("work:{number}"),
+        state: (copies == Copies::States).then(large),
+        events: vec![("spread".to_owned(), event)],
+        idempotency_key: None,
+    };
+    handle.publish_group("spreader", group).await.map(drop)
+}
+
+#[tokio::test]
+async fn a_client_with_many_environments_pays_for_all_that_it_stores_before_a_tenant_with_one() {
+    for copies in [Copies::States, Copies::Delayed, Copies::ForBackends] {
+        let server = Server::in_memory().await;
+        let world = world(&server, Options { log_seconds: 1, ..Options::default() }).await;
+        let handle = &world.bus.handle;
+        let queue = NewQueue { pattern: ".*:job:.*".into(), ..NewQueue::default() };
+        let define = |known: Option<&Definition>| {
+            Definition::new("late", queue.clone(), known).map_err(Error::InvalidQueue)
+        };
+        handle.put_queue("late", None, 10, define).await.unwrap();
+        if copies == Copies::ForBackends {
+            let backend = WantedBackend {
+                prefix: "work:".into(),
+                callback: "https://backend.example/".into(),
+                uuid: "signalbox".into(),
+                secret: None,
+                on_failure: OnFailure::Block,
+                max_attempts: 3,
+                workers: 4,
+            };
+            handle.put_backend("silent", backend, "whsec_").await.unwrap();
+        }
+        for number in 0..500 {
+            spread(&world, copies, number).await.unwrap();
+        }
+        world.time.advance(60_000);
+        handle.subscribe("slow", wanted(&["small"])).await.unwrap();
+        world.accepted("quiet", "small", 500, 4_000).await;
+        world.trim().await;
+        world.limit(92).await;
+        world.relieve().await;
+        assert_eq!(spread(&world, copies, 500).await, Err(Refusal::MemoryShort), "{copies:?}");
+        world.accepted("quiet", "small", 1, 100).await;
+        world.unlimited().await;
+        world.bus.stop().await;
+    }
+}
+
+#[tokio::test]
+async fn a_gateway_is_rejected_for_its_loud_tenants_and_not_for_its_quiet_ones() {
+    let server = Server::in_memory().await;
+    let world = world(&server, Options::default()).await;
+    let handle = &world.bus.handle;
+    handle.subscribe("slow", wanted(&["orders", "other"])).await.unwrap();
+    for number in 0..40 {
+        world.accepted(&format!("quiet{number}"), "orders", 50, 10_000).await;
+    }
+    world.accepted("loud", "orders", 1_470, 10_000).await;
+    world.limit(91).await;
+    world.relieve().await;
+    world.accepted("quiet7", "orders", 1, 100).await;
+    assert_eq!(world.publish("loud", "orders", 1, 100).await, [Err(Refusal::MemoryShort)]);
+    assert_eq!(world.publish("new", "orders", 1, 100).await, [Err(Refusal::MemoryShort)]);
+    let by_another = async |environment: &str| {
+        let event = NewEvent { environment: Some(environment.into()), ..event("https://a/1") };
+        handle.publish("another", "other", vec![event]).await.remove(0).map(drop)
+    };
+    assert_eq!(by_another("loud").await, Err(Refusal::MemoryShort), "the environment uses most");
+    assert_eq!(by_another("its-own").await, Ok(()));
+    world.unlimited().await;
+    world.relieve().await;
+    world.accepted("loud", "orders", 1, 100).await;
+    world.bus.stop().await;
+}
+
+#[tokio::test]
+async fn an_environment_counts_for_the_client_that_publishes_most_of_it_until_it_is_empty() {
+    let server = Server::in_memory().await;
+    let world = world(&server, Options { log_seconds: 1, ..Options::default() }).await;
+    let publish = async |client: &str, count: usize| {
+        let data = RawValue::from_string(format!("\"{}\"", "x".repeat(1_000))).unwrap();
+        let one = NewEvent { data: Some(data), environment: Some("a".into()), ..event("https://a/1") };
+        let sent = world.bus.handle.publish(client, client, vec![one; count]).await;
+        assert!(sent.iter().all(Result::is_ok), "{sent:?}");
+    };
+    let client = async || world.store().environment_clients().await.unwrap().remove("a").unwrap_or_default();
+    publish("first", 1).await;
+    assert_eq!(client().await, "first");
+    publish("second", 3).await;
+    assert_eq!(client().await, "second");
+    publish("third", 1).await;
+    assert_eq!(client().await, "second");
+    publish("second", 100).await;
+    world.time.advance(60_000);
+    publish("first", 2).await;
+    assert_eq!(client().await, "second");
+    world.trim().await;
+    publish("first", 1).await;
+    assert_eq!(client().await, "second", "it was that of all that is stored");
+    publish("first", 3).await;
+    assert_eq!(client().await, "first", "what is gone no longer counts");
+    world.time.advance(60_000);
+    world.accepted("b", "orders", 1, 10).await;
+    world.trim().await;
+    assert_eq!(client().await, "");
+    assert_eq!(without_bytes(&world.redis, "").await, [""; 0]);
     world.bus.stop().await;
 }
 

@@ -349,3 +349,18 @@ pub async fn strings(redis: &Fabric, command: &'static str, arguments: &[&str]) 
 pub async fn number(redis: &Fabric, command: &'static str, arguments: &[&str]) -> i64 {
     redis.command(command).arg(arguments).query().await.unwrap_or_else(|error| panic!("{command}: {error:?}"))
 }
+
+/// Environments that are still counted for a client although nothing is stored for them: there must be none. `tag` is that of
+/// the shard.
+///
+/// # Panics
+/// When the fabric does not answer.
+pub async fn without_bytes(redis: &Fabric, tag: &str) -> Vec<String> {
+    let search = "local found = {}
+        for _, name in ipairs(redis.call('HKEYS', KEYS[2])) do
+          if redis.call('HEXISTS', KEYS[1], name) == 0 then found[#found + 1] = name end
+        end
+        return found";
+    let (owners, clients) = (format!("{tag}bus:environments"), format!("{tag}bus:environments:clients"));
+    strings(redis, "EVAL", &[search, "2", &owners, &clients]).await
+}

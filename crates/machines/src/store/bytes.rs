@@ -7,6 +7,9 @@ use super::Shards;
 pub(super) static RECOUNT: Script<FabricRole> =
     Script::new("machines/recount", include_str!("../scripts/recount.lua"));
 
+/// What is stored for a machine whose labels were counted. A recount that is under way begins with a number.
+const COUNTED: &str = "counted 1";
+
 /// Counts the bytes of labels again. Cheap to clone.
 #[derive(Debug, Clone)]
 pub(crate) struct LabelBytes(pub(crate) Shards);
@@ -22,7 +25,29 @@ impl LabelBytes {
         self.0.redis(shard).command("HSET").key(&key).arg(machine).arg("0 ").run().await
     }
 
-    /// Counts the next labels, at most `max`, of those in these states. Returns whether no recount is under way any more.
+    /// Whether the labels of a machine were counted in every shard.
+    pub(crate) async fn is_counted(&self, machine: &str) -> Result<bool, Error> {
+        for shard in 0..self.shards() {
+            let key = self.0.keys(shard).recounts();
+            let stored: Option<String> =
+                self.0.redis(shard).command("HGET").key(&key).arg(machine).query().await?;
+            if stored.as_deref() != Some(COUNTED) {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// Marks a machine whose labels were counted, unless another recount of it is under way.
+    pub(crate) async fn mark(&self, machine: &str) -> Result<(), Error> {
+        for shard in 0..self.shards() {
+            let key = self.0.keys(shard).recounts();
+            self.0.redis(shard).command("HSETNX").key(&key).arg(machine).arg(COUNTED).run().await?;
+        }
+        Ok(())
+    }
+
+    /// Counts the next labels, about `max`, of those in these states, at most 250. Returns whether no recount is under way any more.
     pub(crate) async fn count_next(
         &self,
         shard: usize,

@@ -138,10 +138,14 @@ impl Versions {
         self.0.redis(0).command("ZREM").key(&keys.names()).arg(machine).run().await
     }
 
-    /// Removes all versions of a machine that is not active.
+    /// Removes all versions of a machine that is not active, and the counts of its labels' bytes.
     pub(crate) async fn remove(&self, machine: &str) -> Result<(), Error> {
         for shard in 0..self.shards() {
-            self.0.redis(shard).command("DEL").key(&self.0.keys(shard).versions(machine)).run().await?;
+            let (redis, keys) = (self.0.redis(shard), self.0.keys(shard));
+            redis.command("HDEL").key(&keys.recounts()).arg(machine).run().await?;
+            let owners = keys::bus::bus(self.0.tag(shard)).environments();
+            redis.command("HDEL").key(&owners).arg(format!("machine:{machine}")).run().await?;
+            redis.command("DEL").key(&keys.versions(machine)).run().await?;
         }
         Ok(())
     }

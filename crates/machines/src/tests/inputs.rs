@@ -1,8 +1,12 @@
 //! Events of the bus as facts.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
 
 use serde_json::json;
+use signalbox_access::Author;
 use tokio_util::sync::CancellationToken;
 
 use rand::{RngExt as _, SeedableRng as _, rngs::StdRng};
@@ -13,7 +17,7 @@ use super::{
 };
 use crate::{
     Error, Operation,
-    inputs::Page,
+    inputs::{Inputs, Page},
     record::{Cause, Status},
     store::InputPosition,
 };
@@ -313,6 +317,40 @@ async fn events_of_a_definition_that_cannot_be_read_wait_and_those_of_others_are
         let _taking = Taking::start(&world.machines);
         until_created(&world, "broken", &label).await;
     }
+}
+
+#[tokio::test]
+async fn events_are_taken_without_a_pause_while_those_of_another_machine_wait() {
+    let world = World::bare().await;
+    world.apply(&creating("broken", "xb"), 0).await;
+    world.apply(&creating(M, "xa"), 0).await;
+    let broken = ("machine:broken:versions", 1, "{");
+    world.servers.fabric().command("HSET").arg(broken).run().await.unwrap();
+    world.publish("xb", "waits", json!({})).await;
+    let pause = Duration::from_secs(3_600);
+    let inputs = Inputs { pause, ..world.another().service.inputs };
+    let shutdown = CancellationToken::new();
+    let _taking = Taking(shutdown.clone());
+    tokio::spawn(inputs.run(shutdown));
+    for label in ["one", "two", "three"] {
+        world.publish("xa", label, json!({})).await;
+        until_created(&world, M, label).await;
+    }
+}
+
+#[tokio::test]
+async fn a_definition_that_replaces_one_that_cannot_be_read_keeps_the_origin_of_the_machine() {
+    let world = World::new(&creating(M, "xa")).await;
+    world.apply(&creating(M, "xb"), 1).await;
+    let origin = world.machines.definitions.current(M).await.unwrap().origin;
+    world.servers.fabric().command("HSET").arg(("machine:m:versions", 2, "{")).run().await.unwrap();
+    let later = world.another();
+    let next = super::support::machine(&creating(M, "xc"));
+    assert_eq!(
+        later.applier.apply(&next, 2, &Author::operator(), &BTreeMap::new()).await.unwrap().version,
+        3
+    );
+    assert_eq!(later.definitions.current(M).await.unwrap().origin, origin);
 }
 
 #[tokio::test]

@@ -5,7 +5,10 @@ use futures_util::{StreamExt as _, stream};
 use serde_json::json;
 use signalbox_testkit::work::Operations;
 
-use super::support::{M, World, send_update};
+use super::{
+    recounts,
+    support::{M, World, send_update},
+};
 use crate::{
     faults::Faults,
     store::{FlowCounts, Shards},
@@ -54,6 +57,12 @@ async fn work(labels: usize, most: Option<u64>) {
     let counts: Vec<(String, u64)> = (0..crate::flow::PART).map(|n| (format!("waiting>{n}"), 1)).collect();
     let flow = FlowCounts(Shards::new(&redis, 1, Faults::default()));
     observed.run("add to 500 counters", size, flow.add(M, 1, 1_000, &counts)).await.unwrap();
+    let world = World::bare().await;
+    let redis = world.servers.fabric();
+    let observed = most.map_or_else(|| Operations::timed(&redis), |most| Operations::counted(&redis, most));
+    let states = recounts::in_many_states(&world, labels).await;
+    let size = format!("{labels} labels in {} states", states.len());
+    observed.run("count the bytes of labels again", &size, recounts::count_pages(&world, &states)).await;
 }
 
 #[tokio::test]

@@ -406,7 +406,10 @@ end
 function facets.charge(queue, env, bytes, segment)
   local base = string.sub(queue.prefix, 1, -1 - #'queue:') .. 'bus:'
   local key = base .. 'environments'
-  if redis.call('HINCRBY', key, env, text(bytes)) <= 0 then redis.call('HDEL', key, env) end
+  if redis.call('HINCRBY', key, env, text(bytes)) <= 0 then
+    redis.call('HDEL', key, env)
+    redis.call('HDEL', key .. ':clients', env)
+  end
   if segment then redis.call('HINCRBY', base .. 'log:' .. segment .. ':environments', env, text(bytes)) end
 end
 

@@ -66,8 +66,9 @@ local function let_wait(facets, queue, fresh, now)
       redis.call('HDEL', queue.later, message.id)
       redis.call('HSET', log, message.id, message.body)
       redis.call('HINCRBY', KEYS[4], segment, #message.body)
-      facets.charge(queue, message.facet.env, -#message.body)
+      -- In this order, because an environment that stores nothing is forgotten.
       facets.charge(queue, message.facet.env, #message.body, segment)
+      facets.charge(queue, message.facet.env, -#message.body)
       facets.hold(queue, segment, 1)
       redis.call('RPUSH', message.facet.list, message.id .. '@' .. segment)
       message.facet.waiting = message.facet.waiting + 1

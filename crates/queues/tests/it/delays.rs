@@ -53,6 +53,29 @@ async fn a_delay_of_weeks_keeps_no_part_of_the_log() {
 }
 
 #[tokio::test]
+async fn a_delayed_message_counts_for_its_publisher_until_it_is_gone() {
+    let server = Server::in_memory().await;
+    let hands = Hands::new(&server).await;
+    push_later(&hands, "1", "late", 48 * 3_600_000).await;
+    let read = async |key: &str| -> Option<String> {
+        hands.redis.command("HGET").arg(&[key, "1"][..]).query().await.unwrap()
+    };
+    let stored = async || read("bus:environments").await.map_or(0, |bytes| bytes.parse::<u64>().unwrap());
+    let both = stored().await;
+    hands.time.advance(48 * 3_600_000);
+    let is_one = async |bytes: u64| if stored().await == bytes { Ok(()) } else { Err(stored().await) };
+    eventually("its part of the log to be removed", || is_one(both / 2)).await;
+    hands.sweep().await;
+    assert_eq!(stored().await, both / 2, "it moved to the log");
+    assert!(read("bus:environments:clients").await.is_some_and(|client| client.ends_with(" shop")));
+    let pulled = hands.pull(1).await;
+    hands.ack(&[&pulled[0].0]).await;
+    hands.time.advance(48 * 3_600_000);
+    eventually("nothing to be stored", || is_one(0)).await;
+    assert_eq!(read("bus:environments:clients").await, None);
+}
+
+#[tokio::test]
 async fn delayed_messages_are_dropped_with_their_bodies() {
     let server = Server::in_memory().await;
     let hands = Hands::new(&server).await;

@@ -10,7 +10,7 @@ use tokio_util::sync::CancellationToken;
 
 use signalbox_api::queues::{FacetSettings, NewQueue};
 use signalbox_bus::{Delay, NewMessage, Refusal};
-use signalbox_bus_testkit::{Pacemaker, Time, with_fixed_clock};
+use signalbox_bus_testkit::{Pacemaker, Time, with_fixed_clock, without_bytes};
 use signalbox_queues::{
     DeadLetters, Definition, Handed, Handle, Options, PullRequest, Receipt, Settled, Source, Taken,
 };
@@ -211,6 +211,7 @@ impl Hands {
     pub(super) async fn assert_true(&self, queue: &str, when: &str) {
         for tag in &self.tags {
             self.assert_shard(tag, queue, when).await;
+            assert_eq!(without_bytes(&self.redis, tag).await, [""; 0], "{when}");
         }
     }
 

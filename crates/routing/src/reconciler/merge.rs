@@ -107,7 +107,7 @@ impl Reconciler {
         fabric: &TableState,
     ) -> Result<(), Error> {
         let projected = self.store().projected::<R>(names).await?;
-        let wanted = self.store().wanted::<R>(names).await?;
+        let wanted = self.store().wanted_each::<R>(names).await?;
         for ((name, projected), wanted) in names.iter().zip(projected).zip(wanted) {
             if !projected.exists() || wanted.is_some() {
                 continue;

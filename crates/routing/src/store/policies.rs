@@ -93,8 +93,12 @@ impl Store {
         Ok(self.wanted(&[hostname.as_str()]).await?.pop().flatten())
     }
 
-    /// The desired policies of these hosts, in their order.
-    pub async fn policies(&self, hostnames: &[String]) -> Result<Vec<Option<Wanted<Policy>>>, Error> {
-        self.wanted(&hostnames.iter().map(String::as_str).collect::<Vec<_>>()).await
+    /// The desired policies of these hosts, in their order. One that cannot be read, because a later Signalbox stored it, or it
+    /// is damaged, hides no other.
+    pub async fn policies(
+        &self,
+        hostnames: &[String],
+    ) -> Result<Vec<Option<Result<Wanted<Policy>, Error>>>, Error> {
+        self.wanted_each(&hostnames.iter().map(String::as_str).collect::<Vec<_>>()).await
     }
 }

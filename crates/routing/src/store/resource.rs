@@ -5,6 +5,7 @@
 //! differences between resources are in [`Resource`], and in the two Lua files of each: its index in the fabric and
 //! its form in the table.
 
+use serde::Deserialize;
 use signalbox_store::{
     FabricRole, FabricSpace, Key, RoutesPrimaryRole, RoutesSpace, Script, Value, from_redis_value,
     keys::{fabric, routes},
@@ -91,6 +92,12 @@ pub struct Wanted<R> {
     pub value: R,
 }
 
+/// What all records of resources have.
+#[derive(Deserialize)]
+struct Revised {
+    revision: u64,
+}
+
 /// The outcome of a change of the desired state.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum ResourceOutcome {
@@ -142,11 +149,20 @@ pub(crate) fn member<R: Resource>(name: &str) -> String {
 impl Store {
     /// The desired resources of these names, in their order.
     pub(crate) async fn wanted<R: Resource>(&self, names: &[&str]) -> Result<Vec<Option<Wanted<R>>>, Error> {
-        let records = self.members(&R::desired_key(), names).await?;
-        records.into_iter().map(|record| record.as_deref().map(R::parse).transpose()).collect()
+        self.wanted_each(names).await?.into_iter().map(Option::transpose).collect()
     }
 
-    /// One step of a scan of all wanted resources: the next cursor, and names with revisions. A name may occur twice.
+    /// The same. One that cannot be read hides no other.
+    pub(crate) async fn wanted_each<R: Resource>(
+        &self,
+        names: &[&str],
+    ) -> Result<Vec<Option<Result<Wanted<R>, Error>>>, Error> {
+        let records = self.members(&R::desired_key(), names).await?;
+        Ok(records.into_iter().map(|record| record.as_deref().map(R::parse)).collect())
+    }
+
+    /// One step of a scan of all wanted resources: the next cursor, and names with revisions. A name may occur twice. Of
+    /// a resource, only the revision has to be readable.
     pub(crate) async fn scan_wanted<R: Resource>(
         &self,
         cursor: u64,
@@ -154,8 +170,11 @@ impl Store {
         let command = self.fabric.command("HSCAN").key(&R::desired_key()).arg(cursor);
         let (next, records): (u64, Vec<(String, String)>) =
             command.arg("COUNT").arg(CHUNK).query().await.map_err(Error::Fabric)?;
-        let revisions = records.into_iter().map(|(name, record)| Ok((name, R::parse(&record)?.revision)));
-        Ok((next, revisions.collect::<Result<_, Error>>()?))
+        let revised = |(name, record): (String, String)| {
+            let Revised { revision } = serde_json::from_str(&record).map_err(Error::Record)?;
+            Ok((name, revision))
+        };
+        Ok((next, records.into_iter().map(revised).collect::<Result<_, Error>>()?))
     }
 
     /// Changes the desired resource; `None` removes it. With `expected`, only if that is the present revision. 0 is the

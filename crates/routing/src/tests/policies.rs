@@ -18,8 +18,8 @@ fn policy(json: Value) -> Policy {
 
 impl Rig {
     async fn set_policy(&self, json: Value) -> (bool, u64) {
-        let policy = policy(json);
-        let (set, _) = self.registry.set_policy(&Caller::root(), &host(HOST), &policy, None).await.unwrap();
+        let (root, host, policy) = (Caller::root(), host(HOST), policy(json));
+        let (set, _) = self.registry.set_policy(&root, &host, &policy, None).await.unwrap();
         (set.changed, set.serial)
     }
 
@@ -248,6 +248,25 @@ async fn a_policy_without_a_record_is_removed() {
     rig.reconcile().await;
     assert_eq!(rig.projected().await, None);
     assert!(rig.outstanding().await.is_empty());
+}
+
+/// A later Signalbox stored it.
+#[tokio::test]
+async fn a_policy_that_cannot_be_read_hides_no_other_and_can_be_removed() {
+    let rig = Rig::new().await;
+    rig.set_policy(json!({"hold_ms": 1})).await;
+    let other = policy(json!({"hold_ms": 2}));
+    rig.registry.set_policy(&Caller::root(), &host("b.example"), &other, None).await.unwrap();
+    let revision = rig.store.policy(&host(HOST)).await.unwrap().unwrap().revision;
+    let later = format!(r#"{{"revision":{revision},"policy":{{"hold_ms":1,"later":2}}}}"#);
+    let () = rig.fabric("HSET", &["routes:policies", HOST, &later]).await;
+    rig.reconcile().await;
+    assert_eq!(rig.projected().await, Some(json!({"v": 1, "hold_ms": 1})));
+    let names = [HOST.to_owned(), "b.example".to_owned()];
+    let found = rig.store.policies(&names).await.unwrap();
+    assert!(matches!(&found[..], [Some(Err(Error::Record(_))), Some(Ok(_))]), "{found:?}");
+    assert!(rig.remove_policy().await.0);
+    assert_eq!(rig.projected().await, None);
 }
 
 #[tokio::test]

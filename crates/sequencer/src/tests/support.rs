@@ -19,7 +19,7 @@ use crate::{
     store::{Commit, Committed, Failed, Held, Store, Taken},
 };
 use signalbox_bus::{Backend, NewEvent, NewGroup, OnFailure, Refusal, WantedBackend, shard_of};
-use signalbox_bus_testkit::{Pacemaker, Recorder, event};
+use signalbox_bus_testkit::{Pacemaker, Recorder, event, without_bytes};
 pub(super) use signalbox_bus_testkit::{number, quick, strings};
 use signalbox_egress::Outcome;
 pub(super) use signalbox_testkit::{Server, equal, eventually};
@@ -123,6 +123,7 @@ impl World {
             let (next, found) = store.audit("0", 10_000, &[], 1_000 * LEASE_MS).await.expect("a reply");
             assert_eq!((&*next, &found), ("0", &Vec::new()), "{when}");
             assert_eq!(store.sums(&names).await.expect("a reply"), [], "{when}");
+            assert_eq!(without_bytes(&self.redis, store.shard().tag().as_str()).await, [""; 0], "{when}");
         }
     }
 

@@ -103,8 +103,10 @@ keys! {
         replay(token: &str) = "bus:replay:{token}", "hash", "until done";
         /// HASH: subscriber → its waiting events whose bodies are in the segment.
         log_held(segment: u64) = "bus:log:{segment}:held", "hash", "while a batch needs the segment";
-        /// HASH: owner (an environment, `machine:` and a state machine, or `publisher:` and a client) → bytes that are stored for it.
+        /// HASH: owner (an environment, or `machine:` and a state machine) → bytes that are stored for it.
         environments() = "bus:environments", "hash", "no expiry";
+        /// HASH: environment → the client that publishes most of its bytes, behind how many more these are than those of others.
+        environment_clients() = "bus:environments:clients", "hash", "while the environment stores something";
         /// HASH: object → bytes of its state, and the environment that they are counted for.
         states() = "bus:states", "hash", "no expiry";
         /// HASH: sets of lanes of a subscriber.

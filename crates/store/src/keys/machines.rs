@@ -89,8 +89,9 @@ keys! {
         secrets() = "machine:secrets", "hash", "until a secret or its machine is deleted";
         /// HASH: machine and task → the client that canceled it. In the first shard.
         cancels() = "machine:cancels", "hash", "until a canceled task has ended";
-        /// HASH: machine → bytes that a recount of its labels has found, and the last label that was counted.
-        recounts() = "machine:recounts", "hash", "while the labels of a machine are counted again";
+        /// HASH: machine → bytes that a recount of its labels has found and the last label that was counted, or a mark that all are
+        /// counted.
+        recounts() = "machine:recounts", "hash", "while the machine exists";
         /// ZSET: labels and sweeps by their due time, in unix milliseconds.
         due() = "machine:due", "zset", "while something is due at a time";
         /// HASH: sweep → its progress.

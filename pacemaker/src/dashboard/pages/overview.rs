@@ -55,12 +55,15 @@ struct Page<'a> {
     /// Requests without a version type in the last minute; `None` for a confined caller.
     no_route: Option<String>,
     /// The busiest hosts, or why they cannot be read.
-    hosts: Result<Vec<(&'a HostSummary, State, Option<Numbers>)>, &'a String>,
+    hosts: Result<Vec<BusyHost<'a>>, &'a String>,
     all_hosts: String,
     charting: Charting,
     /// `None` for a caller that may not see them.
     routers: Option<Result<Vec<RouterRow>, &'a String>>,
 }
+
+/// A host, its state, and its traffic of the last minute.
+type BusyHost<'a> = (&'a HostSummary, State, Option<Numbers>);
 
 /// The color of a condition.
 pub(super) fn color(condition: Condition) -> &'static str {

@@ -29,7 +29,7 @@ use crate::http::{
 use signalbox_access::Caller;
 use signalbox_api::routes::{Promote, PromotedHost, RuledHost, UndoPromotion};
 use signalbox_route_table::{Hostname, Invalid, Label, PathRule, Pause, Policy};
-use signalbox_routing::{PromotionTimes, ResourceChange};
+use signalbox_routing::{Error, PromotionTimes, ResourceChange};
 
 const DEFAULT_UNDO_SECONDS: u32 = 3600;
 const MAX_UNDO_SECONDS: u32 = 604_800;
@@ -232,12 +232,21 @@ async fn resume(
     Ok((StatusCode::NO_CONTENT, serial).into_response())
 }
 
-/// Notes the policy before a change for the audit log. A caller without access to the host learns nothing.
+/// Notes the policy before a change for the audit log. A caller without access to the host learns nothing. A policy that cannot
+/// be read can be replaced or removed, and the log has no earlier value then.
 async fn note_before(app: &App, notes: &Notes, caller: &Caller, hostname: &Hostname) -> Result<(), Problem> {
-    if caller.may_touch(hostname)
-        && let Some(wanted) = app.registry.store().policy(hostname).await?
-    {
-        notes.before(json!({"hostname": hostname.to_string(), "rules": raw(&wanted.value)}));
+    if !caller.may_touch(hostname) {
+        return Ok(());
+    }
+    match app.registry.store().policy(hostname).await {
+        Ok(Some(wanted)) => {
+            notes.before(json!({"hostname": hostname.to_string(), "rules": raw(&wanted.value)}));
+        }
+        Ok(None) => {}
+        Err(Error::Record(error)) => {
+            tracing::warn!(%hostname, %error, "policy before the change not readable")
+        }
+        Err(error) => return Err(error.into()),
     }
     Ok(())
 }
