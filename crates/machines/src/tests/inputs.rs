@@ -21,7 +21,6 @@ use crate::{
     record::{Cause, Status},
     store::InputPosition,
 };
-use signalbox_access::Author;
 use signalbox_testkit::eventually;
 
 const ORDERS: &str = "
