@@ -218,7 +218,8 @@ pub(super) fn token(label: &str, visit: u64, state: &str) -> String {
         key.extend((part.len() as u64).to_be_bytes());
         key.extend(part.as_bytes());
     }
-    let origin = digest(&SHA256, &key).as_ref().iter().take(6).fold(0, |number, byte| number << 8 | u64::from(*byte));
+    let origin =
+        digest(&SHA256, &key).as_ref().iter().take(6).fold(0, |number, byte| number << 8 | u64::from(*byte));
     let text = format!("{MACHINE}\0{label}\0{origin}\0{}\0{visit}\0{state}", 1);
     digest(&SHA256, text.as_bytes()).as_ref().iter().map(|byte| format!("{byte:02x}")).collect()
 }
