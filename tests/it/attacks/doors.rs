@@ -290,6 +290,9 @@ async fn possessions(system: &System) -> Vec<Value> {
             if let Some(object) = answer.as_object_mut() {
                 object.remove(member);
             }
+            for object in answer.as_array_mut().into_iter().flatten().filter_map(Value::as_object_mut) {
+                object.remove(member);
+            }
         }
         all.push(answer);
     }
