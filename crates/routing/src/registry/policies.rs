@@ -99,7 +99,7 @@ impl Registry {
         Ok(altered.await?.change)
     }
 
-    /// Replaces the shares of a host. The rest of its policy stays, also if it leads to hosts that the caller may not change.
+    /// Replaces the shares of a host. The rest of its policy stays, even if it leads to hosts that the caller may not change.
     pub async fn replace_shares(
         &self,
         caller: &Caller,
