@@ -192,7 +192,12 @@ function _M.without_secrets(text)
     if type(policy) ~= "table" then
         return json.string(HIDDEN)
     end
-    for _, map in ipairs({ inner(policy, "access", "basic", "users"), inner(policy, "headers", "request", "set") }) do
+    -- Rules for paths have passwords of their own.
+    local maps = { inner(policy, "access", "basic", "users"), inner(policy, "headers", "request", "set") }
+    for _, rule in ipairs(inner(policy, "paths")) do
+        maps[#maps + 1] = inner(rule, "access", "basic", "users")
+    end
+    for _, map in ipairs(maps) do
         for name in pairs(map) do
             map[name] = HIDDEN
         end

@@ -74,20 +74,21 @@ return function(it)
         secret.set(("k"):rep(32))
         local policy = '{"access":{"basic":{"users":{"ann":"$6$hash"}}},'
             .. '"headers":{"request":{"set":{"X-Key":"s3cret"}}},'
-            .. '"maintenance":{"status":503,"except_header":{"name":"X-Pass","value":"letmein"}}}'
+            .. '"maintenance":{"status":503,"except_header":{"name":"X-Pass","value":"letmein"}},'
+            .. '"paths":[{"path":"/a","access":{"basic":{"users":{"bob":"$6$path"}}}}]}'
         shared.put("secrets.test", record.make("secrets.test", { "127.0.0.1:1" }, "17", policy))
         shared.put("broken.test", record.make("broken.test", { "127.0.0.1:1" }, "17", '{"k":"s3cret"'))
         truthy(runner.logged("the policy of broken.test is not a JSON object"), "a warning")
         shared.put_certificate("secrets.test", "chain and s3cret key")
         local whole = call("/edge/snapshot", nil, { ["X-Signalbox-Proof"] = secret.proof("sidecar") }).body
-        for _, text in ipairs({ "$6$hash", "s3cret", "letmein", "chain" }) do
+        for _, text in ipairs({ "$6$hash", "$6$path", "s3cret", "letmein", "chain" }) do
             contains(whole, text)
         end
         local edge, real = secret.proof("edge"), secret.proof("sidecar")
         for _, proof in ipairs({ "", "x", edge, real .. "0", real:upper(), real:sub(1, 63) }) do
             local shown = call("/edge/snapshot", nil, { ["X-Signalbox-Proof"] = proof })
             local body = shown.body
-            for _, text in ipairs({ "$6$hash", "s3cret", "letmein", "chain" }) do
+            for _, text in ipairs({ "$6$hash", "$6$path", "s3cret", "letmein", "chain" }) do
                 equal(body:find(text, 1, true), nil, text)
             end
             for _, text in ipairs({ "route\tsecrets.test\t17\t", "127.0.0.1:1", "X-Key", "ann", "X-Pass",

@@ -70,7 +70,7 @@ export async function run(page) {
     });
     await page.locator("#chart-versions canvas").waitFor();
     await page.locator("#chart-bytes canvas").waitFor();
-    await page.getByText("Requests are routed to an instance.").waitFor();
+    await page.getByText(/^Requests are routed to /).waitFor();
     await shoot(page, "host");
 
     await act(page, page.locator('form[data-without="shares"]'));

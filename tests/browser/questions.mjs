@@ -26,7 +26,7 @@ export async function ask(page) {
     };
     const host = async (name) => {
         await menu("Hosts");
-        await type("Host or version type", name);
+        await type("Host, state or version type", name);
         await click(page.getByRole("link", { name, exact: true }));
         await page.getByRole("heading", { name, level: 1 }).waitFor();
     };

@@ -228,9 +228,14 @@ async fn commands_print_what_an_operator_expects() {
     type_in(&system, &["routes", "drain", "i-7", "--resume"]).await.done();
     let served = type_in(&system, &["routes", "wait", "--timeout", "30s"]).await.done().out;
     assert!(served.starts_with("1 router serves serial "), "{served}");
-    let top =
-        type_in(&system, &["stats", "top", "--once", "--interval", "200ms", "--json"]).await.done().json();
-    assert!(top.as_array().unwrap().iter().any(|row| row["version_type"] == "7"), "{top}");
+    eventually("the version type that has just been requested", || async {
+        system.get("new.test", "/").await;
+        let top = ["stats", "top", "--once", "--interval", "200ms", "--json"];
+        let top = type_in(&system, &top).await.done().json();
+        let is_listed = top.as_array().unwrap().iter().any(|row| row["version_type"] == "7");
+        if is_listed { Ok(()) } else { Err(top) }
+    })
+    .await;
 
     // A tail that starts now shows the events published from now on.
     let url = format!("http://{}", system.admin);

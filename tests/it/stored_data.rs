@@ -123,9 +123,13 @@ async fn everything_that_the_previous_version_stored_is_read() {
         lose(&system, &part).await;
         restore(&system, &part, &folder().join(format!("{part}.rdb"))).await;
     }
-    // The queue keeps its messages for four days, and its retention is in the snapshot, not in the configuration.
-    let patient = "HSET queue:mail|settings retention_ms 315360000000";
-    let _new: i64 = system.cli(System::FABRIC, patient).await;
+    // The queue keeps its messages for four days. That is in the snapshot, not in the configuration: in its definition, and in
+    // the settings that scripts read.
+    let registry: String = system.cli(System::FABRIC, "HGET bus:registry snapshot").await;
+    let patient = registry.replace("\"retention_seconds\":345600", "\"retention_seconds\":31536000");
+    assert_ne!(patient, registry);
+    let _old: i64 = system.cli(System::FABRIC, &format!("HSET bus:registry snapshot {patient}")).await;
+    let _old: i64 = system.cli(System::FABRIC, "HSET queue:mail|settings retention_ms 31536000000").await;
     for part in [System::REPLICA, System::NGINX, System::SIDECAR, System::PACEMAKER] {
         system.start_part(part).await;
     }

@@ -510,7 +510,7 @@ fn beyond_one(owners: &Owners, publishers: &BTreeMap<String, Publisher>) -> Owne
 }
 
 /// What the script of publishes reads: the owners to reject, and for a publisher the bytes from which on its environments are
-/// rejected. Its largest environment is rejected whoever publishes to it.
+/// rejected. Its largest environment is rejected for all clients.
 fn rejected(
     names: Vec<String>,
     publishers: &BTreeMap<String, Publisher>,

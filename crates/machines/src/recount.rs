@@ -10,7 +10,7 @@
 //! labels before that name are added to it, so it is exact, and several pacemakers may do it together. It pauses after each page
 //! for longer than the page took.
 //!
-//! A machine that cannot be counted delays no other, and is tried again after increasing pauses. Its count stays as it is, also if
+//! A machine that cannot be counted delays no other, and is tried again after increasing pauses. Its count stays as it is, even if
 //! a version of its definition cannot be read: labels may be in states that only this version names.
 
 use std::{collections::HashSet, time::Duration};

@@ -1,14 +1,21 @@
 //! The state of hosts: what the route table, routers and the statistics know of each, for [`Reading::state`].
 
-use std::collections::{BTreeSet, HashSet};
+use std::{
+    collections::{BTreeSet, HashSet},
+    time::Duration,
+};
 
 use serde_json::Value;
 use signalbox_api::routes::HostState;
 use signalbox_diagnosis::hosts::{Mode, Reading, Since, State};
 use signalbox_route_table::TableHost;
 use signalbox_store::traffic::Sums;
+use tokio::time::timeout;
 
 use super::{Error, LIVE_MS, RouterReport, Store};
+
+/// How long the stats Redis is waited for.
+const PATIENCE: Duration = Duration::from_millis(500);
 
 /// What the route table has of a host.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -93,7 +100,7 @@ pub fn host_state(state: State) -> HostState {
 }
 
 impl Store {
-    /// The states of hosts by their records. Without the stats Redis, ejections and requests are not known.
+    /// The states of hosts by their records. If the stats Redis does not answer in time, ejections and requests are not known.
     ///
     /// # Errors
     /// If the routes primary does not respond.
@@ -101,9 +108,12 @@ impl Store {
         let tables: Vec<HostTable> = records.iter().map(HostTable::new).collect();
         let versions: HashSet<&str> =
             tables.iter().flat_map(|table| &table.versions).map(String::as_str).collect();
-        let (now_ms, routers, minute) =
-            tokio::join!(self.table_now_ms(), self.routers(LIVE_MS), self.last_minute(&versions));
-        let (routers, minute) = (routers.unwrap_or_default(), minute.unwrap_or_default());
+        let known = async { tokio::join!(self.routers(LIVE_MS), self.last_minute(&versions)) };
+        let (now_ms, known) = tokio::join!(self.table_now_ms(), timeout(PATIENCE, known));
+        let (routers, minute) = known.map_or_else(
+            |_| Default::default(),
+            |(routers, minute)| (routers.unwrap_or_default(), minute.unwrap_or_default()),
+        );
         let (now_ms, ejected) = (now_ms?, ejected(&routers));
         let state = |table: &HostTable| {
             let sums = Sums::of(table.versions.iter().filter_map(|id| minute.by_id.get(id)));

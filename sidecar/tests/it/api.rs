@@ -302,7 +302,7 @@ async fn every_call_of_the_openapi_document_is_answered() {
     let api = Api::start().await;
     let (_, document) = api.get("/stats/openapi.json").await;
     let paths: Vec<&String> = document["paths"].as_object().unwrap().keys().collect();
-    assert_eq!(paths.len(), 13, "{paths:?}");
+    assert_eq!(paths.len(), 18, "{paths:?}");
     api.redis.cli(&["SADD", "application:4", "17"]);
     for path in paths {
         let url = path.replace("{kind}", "application").replace("{id}", "4");

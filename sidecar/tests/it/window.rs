@@ -14,9 +14,9 @@ use crate::{
     sample::line,
 };
 
-const LIMITS: Limits = Limits { part: 21, window: 200_000, window_bytes: 64 << 20 };
-/// 15 lines of 20 increments each (a separate key, all three spans, and a bucket) and one of the instance that answered
-/// all of them, in parts of 21.
+const LIMITS: Limits = Limits { part: 23, window: 200_000, window_bytes: 64 << 20 };
+/// 15 lines of 20 increments each (a separate key, all three spans, and a bucket) and a rank, one of the instance that answered
+/// all of them, and the sums over all of them, in parts of 23.
 const LINES: u16 = 15;
 const PARTS: u32 = 15;
 

@@ -165,7 +165,7 @@ async fn the_tasks_of_a_revoked_token_end() {
     let api = async |method: &str, target: &str, body: Option<Value>| {
         system.api_at(system.pacemaker, method, target, body).await
     };
-    let plan = Request::new("POST", "admin", "/state-machines/own/plan").token(&system.token);
+    let plan = Request::new("POST", "localhost", "/state-machines/own/plan").token(&system.token);
     let plan =
         plan.header("Content-Type", "application/yaml").body(yaml).send(system.pacemaker).await.unwrap();
     let plan = json!({"plan": plan.json()["plan"]});
@@ -181,7 +181,7 @@ async fn the_tasks_of_a_revoked_token_end() {
     let start = async |token: &str| {
         // One label per second: it would take minutes.
         let task = json!({"operation": "evaluate", "filter": {}, "rate": 1});
-        let request = Request::new("POST", "admin", "/state-machines/own/tasks").token(token).json(&task);
+        let request = Request::new("POST", "localhost", "/state-machines/own/tasks").token(token).json(&task);
         let started = request.send(system.pacemaker).await.unwrap();
         assert_eq!(started.status, 202, "{}", started.text());
         started.json()["id"].as_str().unwrap().to_owned()

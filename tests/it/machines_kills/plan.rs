@@ -212,8 +212,14 @@ pub(super) const CREATE: &str = "create";
 
 /// The token of the attempts of a visit. The key of its creation is a part of it.
 pub(super) fn token(label: &str, visit: u64, state: &str) -> String {
-    let key = digest(&SHA256, CREATE.as_bytes());
-    let origin = key.as_ref().iter().take(6).fold(0, |number, byte| number << 8 | u64::from(*byte));
+    // As in the idempotency keys of labels: each part behind its length. The client is the root token.
+    let mut key = Vec::new();
+    for part in ["client", "root", CREATE] {
+        key.extend((part.len() as u64).to_be_bytes());
+        key.extend(part.as_bytes());
+    }
+    let origin =
+        digest(&SHA256, &key).as_ref().iter().take(6).fold(0, |number, byte| number << 8 | u64::from(*byte));
     let text = format!("{MACHINE}\0{label}\0{origin}\0{}\0{visit}\0{state}", 1);
     digest(&SHA256, text.as_bytes()).as_ref().iter().map(|byte| format!("{byte:02x}")).collect()
 }

@@ -111,7 +111,7 @@ local function vote_for(quota, env, client, bytes)
   end
 end
 
--- Counts a stored body, once for each segment of the log that contains it. Signalbox's own events are nobody's.
+-- Counts a stored body, once for each segment of the log that contains it. Signalbox's own events have no owner.
 local function charge(quota, event, client, segment)
   local env, size, added = environment_of(event), #event.entry, quota.added
   if quota.used then quota.used[env] = quota.used[env] + size end

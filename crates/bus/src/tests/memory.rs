@@ -526,9 +526,16 @@ async fn a_client_with_many_environments_pays_for_all_that_it_stores_before_a_te
         handle.subscribe("slow", wanted(&["small"])).await.unwrap();
         world.accepted("quiet", "small", 500, 4_000).await;
         world.trim().await;
-        world.limit(92).await;
-        world.relieve().await;
-        assert_eq!(spread(&world, copies, 500).await, Err(Refusal::MemoryShort), "{copies:?}");
+        // How much the server uses besides the data changes from moment to moment.
+        eventually(&format!("{copies:?} to be rejected"), || async {
+            world.limit(92).await;
+            world.relieve().await;
+            match spread(&world, copies, 500).await {
+                Err(Refusal::MemoryShort) => Ok(()),
+                other => Err(other),
+            }
+        })
+        .await;
         world.accepted("quiet", "small", 1, 100).await;
         world.unlimited().await;
         world.bus.stop().await;

@@ -19,7 +19,7 @@ impl LabelBytes {
         self.0.count()
     }
 
-    /// Begins a recount of a machine, also if another one is under way.
+    /// Begins a recount of a machine, even if another one is under way.
     pub(crate) async fn begin(&self, shard: usize, machine: &str) -> Result<(), Error> {
         let key = self.0.keys(shard).recounts();
         self.0.redis(shard).command("HSET").key(&key).arg(machine).arg("0 ").run().await

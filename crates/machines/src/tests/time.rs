@@ -67,11 +67,11 @@ async fn work(labels: usize, most: Option<u64>) {
 
 #[tokio::test]
 async fn changes_of_labels_share_calls_of_a_limited_length() {
-    work(1_000, Some(5_000)).await;
+    Box::pin(work(1_000, Some(5_000))).await;
 }
 
 #[tokio::test]
 #[ignore = "prints times; make soak"]
 async fn soak_of_many_labels() {
-    work(20_000, None).await;
+    Box::pin(work(20_000, None)).await;
 }

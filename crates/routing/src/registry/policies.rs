@@ -180,7 +180,7 @@ impl Registry {
     }
 
     /// Replaces the shares of a host, and lets their version types serve as [`Self::set_policy`] does. The rest of its policy stays,
-    /// also if it leads to hosts that the caller may not change.
+    /// even if it leads to hosts that the caller may not change.
     pub async fn replace_shares(
         &self,
         caller: &Caller,

@@ -545,7 +545,7 @@ async fn an_alarm_announced_by_a_sidecar_is_received() {
     let report = async |serial: &str, alarm: &str| {
         let command = stats.command("EVAL").arg(REPORT).arg(2).arg("router:r-1").arg("routers").arg("r-1");
         let command = command.arg(serial).arg("e").arg("[]").arg(alarm).arg("http://127.0.0.1:1");
-        command.arg("routers").arg(60).arg("{}").arg("[]").query::<u64>().await.unwrap();
+        command.arg("routers").arg(60).arg("{}").arg("[]").arg("{}").query::<u64>().await.unwrap();
     };
     for (alarm, change) in [("", None), ("table_regressed", Some("rejects")), ("", Some("accepts"))] {
         report("5", alarm).await;
