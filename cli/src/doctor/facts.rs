@@ -12,7 +12,7 @@ use signalbox_client::{
     health::{Edge, PacemakerList},
     machines::{Label, LabelPage, Machines},
     queues::QueueList,
-    routes::{Filter, Instance as Registered, unserved_shares},
+    routes::{Filter, Instance as Registered},
     segment,
     stats::{Loudest, Recent, Top, Totals},
     with_query,
@@ -244,11 +244,10 @@ impl Collection {
                     planned: state.condition.is_planned(),
                 });
             }
-            let shares = unserved_shares(host.policy.as_ref(), &host.addresses, host.log_key.as_deref());
             if let Some(id) = host.log_key {
                 version_types.entry(id).or_default().insert(host.hostname.clone());
             }
-            checked_hosts.push(Host { name: host.hostname, state, unserved_shares: shares });
+            checked_hosts.push(Host { name: host.hostname, state });
         }
         self.facts.hosts = Checked::Known(checked_hosts);
         self.facts.instances = Checked::Known(checked_instances);
@@ -317,7 +316,8 @@ fn state(host: &signalbox_client::routes::Host, unhealthy: u64) -> State {
     let shown = host.state.as_ref().and_then(|state| Some((state, Condition::named(&state.condition)?)));
     match shown {
         Some((state, condition)) => {
-            State { condition, short: state.short.clone(), summary: state.summary.clone() }
+            let signalbox_client::routes::HostState { short, summary, unserved_shares, .. } = state.clone();
+            State { condition, short, summary, unserved_shares }
         }
         None => {
             let instances = host.addresses.len() as u64;

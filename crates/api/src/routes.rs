@@ -11,7 +11,6 @@ pub use decision::{
 };
 pub use hosts::{
     Host, HostList, HostState, Promote, PromotedHost, Promotion, RuledHost, UndoPromotion, Undoable,
-    unserved_shares,
 };
 pub use instances::{
     ChangedInstance, Drain, DrainedNode, Fault, Faults, Health, Heartbeat, Instance, InstanceList,

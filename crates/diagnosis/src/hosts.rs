@@ -55,6 +55,8 @@ pub struct Reading {
     pub unhealthy: u64,
     /// Those of `instances` that a router has ejected.
     pub ejected: u64,
+    /// Version types to which its traffic split gives a part, and of which none of `instances` is.
+    pub unserved_shares: Vec<String>,
     /// Requests of the last minute to its version types.
     pub requests: u64,
     /// Those of them that an instance answered with 5xx, or that no instance answered.
@@ -72,6 +74,8 @@ pub enum Condition {
     Redirects,
     /// The edge answers, because an operator set it.
     Maintenance,
+    /// A version type without an active instance has a share of the requests; they go to the others.
+    ShareWithoutInstance,
     /// Some instances are unhealthy.
     Degraded,
     /// Routers have ejected instances.
@@ -86,11 +90,12 @@ pub enum Condition {
 
 impl Condition {
     /// All conditions, the best first.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 10] = [
         Self::Healthy,
         Self::Paused,
         Self::Redirects,
         Self::Maintenance,
+        Self::ShareWithoutInstance,
         Self::Degraded,
         Self::Ejected,
         Self::Failing,
@@ -105,6 +110,7 @@ impl Condition {
             Self::Paused => "paused",
             Self::Redirects => "redirects",
             Self::Maintenance => "maintenance",
+            Self::ShareWithoutInstance => "share_without_instance",
             Self::Degraded => "degraded",
             Self::Ejected => "ejected",
             Self::Failing => "failing",
@@ -127,7 +133,7 @@ impl Condition {
     pub fn severity(self) -> Option<crate::Severity> {
         match self {
             Self::Failing | Self::Unhealthy | Self::NoInstance => Some(Critical),
-            Self::Degraded | Self::Ejected => Some(Warning),
+            Self::ShareWithoutInstance | Self::Degraded | Self::Ejected => Some(Warning),
             _ => None,
         }
     }
@@ -142,6 +148,8 @@ pub struct State {
     pub short: String,
     /// A sentence, or two.
     pub summary: String,
+    /// Version types with a share that none of its instances receives, if it serves requests.
+    pub unserved_shares: Vec<String>,
 }
 
 impl Reading {
@@ -151,7 +159,15 @@ impl Reading {
         if self.ejected > 0 && matches!(condition, Condition::Failing | Condition::Unhealthy) {
             summary += &format!(" {}.", self.out_of(self.ejected, "ejected"));
         }
-        State { condition, short, summary }
+        // While an operator answers requests otherwise, or no instance does, no share is served.
+        let is_serving = !condition.is_planned() && condition != Condition::NoInstance;
+        let unserved_shares = if is_serving { self.unserved_shares.clone() } else { Vec::new() };
+        if !unserved_shares.is_empty() {
+            let versions = unserved_shares.join(", ");
+            summary +=
+                &format!(" The traffic split gives a share to {versions}, which has no active instance.");
+        }
+        State { condition, short, summary, unserved_shares }
     }
 
     fn first(&self, now_ms: u64) -> (Condition, String, String) {
@@ -205,6 +221,9 @@ impl Reading {
             1 => "Requests are routed to an instance.".to_owned(),
             several => format!("Requests are routed to {several} instances."),
         };
+        if !self.unserved_shares.is_empty() {
+            return (Condition::ShareWithoutInstance, "share without instance".to_owned(), text);
+        }
         (Condition::Healthy, "healthy".to_owned(), text)
     }
 
@@ -236,13 +255,11 @@ pub struct Host {
     pub name: String,
     /// Its state.
     pub state: State,
-    /// Version types to which its traffic split gives a part, and of which it has no active instance.
-    pub unserved_shares: Vec<String>,
 }
 
 /// Checks a host. What an operator has decided is not a problem, and failing requests are one of their version type.
 pub fn host(host: &Host) -> Option<Finding> {
-    let Host { name, state, .. } = host;
+    let Host { name, state } = host;
     let (severity, subject) = (state.condition.severity()?, Subject::Host(name.clone()));
     let (id, problem, fix) = match state.condition {
         Condition::NoInstance => (
@@ -270,8 +287,8 @@ pub fn host(host: &Host) -> Option<Finding> {
 
 /// Checks the traffic split of a host.
 pub fn shares(host: &Host) -> Option<Finding> {
-    let missing = &host.unserved_shares;
-    (!missing.is_empty() && !host.state.condition.is_planned()).then(|| {
+    let missing = &host.state.unserved_shares;
+    (!missing.is_empty()).then(|| {
         let subject = Subject::Host(host.name.clone());
         let versions = missing.join(", ");
         let problem = format!(
@@ -293,9 +310,8 @@ mod tests {
         Reading { instances, ..Reading::default() }
     }
 
-    fn named(reading: &Reading, unserved: &[&str]) -> Host {
-        let unserved_shares = unserved.iter().map(|&one| one.to_owned()).collect();
-        Host { name: "a.example".to_owned(), state: reading.state(NOW_MS), unserved_shares }
+    fn named(reading: &Reading) -> Host {
+        Host { name: "a.example".to_owned(), state: reading.state(NOW_MS) }
     }
 
     fn shown(reading: &Reading) -> (Condition, String) {
@@ -336,7 +352,7 @@ mod tests {
 
     #[test]
     fn only_what_was_not_planned_is_a_finding() {
-        let id = |reading: Reading| host(&named(&reading, &[])).map(|one| one.id);
+        let id = |reading: Reading| host(&named(&reading)).map(|one| one.id);
         assert_eq!(id(serving(0)), Some("host-without-instance"));
         assert_eq!(id(Reading { idle: 2, ..serving(0) }), Some("host-without-instance"));
         assert_eq!(id(Reading { idle: 2, ..serving(1) }), None);
@@ -352,18 +368,31 @@ mod tests {
         let reading = Reading { idle: 2, ..serving(0) };
         let text = "Requests are answered with 503: every instance is draining or on standby.";
         assert_eq!(shown(&reading), (Condition::NoInstance, text.to_owned()));
-        let problem = |reading: &Reading| host(&named(reading, &[])).map(|one| one.problem);
+        let problem = |reading: &Reading| host(&named(reading)).map(|one| one.problem);
         assert_eq!(problem(&reading).as_deref(), Some("Host a.example has no active instance."));
         assert_eq!(problem(&serving(0)).as_deref(), Some("Host a.example has no instance."));
     }
 
     #[test]
     fn a_share_of_a_version_type_without_an_instance_is_named() {
-        let found = shares(&named(&serving(1), &["typo"]));
-        assert!(found.is_some_and(|one| one.id == "share-without-instance" && one.problem.contains("typo")));
-        assert_eq!(shares(&named(&serving(1), &[])), None);
+        let split = |reading: Reading| Reading { unserved_shares: vec!["typo".to_owned()], ..reading };
+        let found = |reading: Reading| shares(&named(&reading)).map(|one| (one.id, one.problem));
+        let problem =
+            "The traffic split of host a.example gives a share to typo, which has no active instance.";
+        let expected = Some(("share-without-instance", problem.to_owned()));
+        assert_eq!(found(split(serving(1))), expected);
+        assert_eq!(found(serving(1)), None);
+        let text = "Requests are routed to an instance. \
+            The traffic split gives a share to typo, which has no active instance.";
+        assert_eq!(shown(&split(serving(1))), (Condition::ShareWithoutInstance, text.to_owned()));
+        // A worse state hides neither the finding nor the sentence.
+        let degraded = split(Reading { unhealthy: 1, ..serving(3) });
+        assert_eq!(shown(&degraded).0, Condition::Degraded);
+        assert!(shown(&degraded).1.ends_with("gives a share to typo, which has no active instance."));
+        assert_eq!(found(degraded), expected);
         let mode = Mode::Maintenance { status: 503, since: Since::default() };
-        assert_eq!(shares(&named(&Reading { mode, ..serving(1) }, &["typo"])), None);
+        assert_eq!(found(split(Reading { mode, ..serving(1) })), None);
+        assert_eq!(found(split(serving(0))), None, "that is host-without-instance");
     }
 
     #[test]

@@ -107,8 +107,9 @@ fn facts() -> impl Strategy<Value = Facts> {
     let host =
         (name(), reading, 0..2_u64, some(name())).prop_map(|(name, reading, idle, unserved_shares)| {
             let (mode, instances, unhealthy, ejected, requests, failed) = reading;
-            let state = Reading { mode, instances, idle, unhealthy, ejected, requests, failed }.state(NOW_MS);
-            Host { name, state, unserved_shares }
+            let reading =
+                Reading { mode, instances, idle, unhealthy, ejected, unserved_shares, requests, failed };
+            Host { name, state: reading.state(NOW_MS) }
         });
     let instance = (name(), name(), reason(), any::<bool>())
         .prop_map(|(id, host, unhealthy, planned)| Instance { id, host, unhealthy, planned });

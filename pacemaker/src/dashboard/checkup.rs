@@ -292,7 +292,6 @@ fn add_traffic(
     let host = |(host, state): (&HostSummary, &State)| hosts::Host {
         name: host.name.to_string(),
         state: state.clone(),
-        unserved_shares: host.unserved_shares.clone(),
     };
     facts.hosts = known(hosts, |hosts| hosts.iter().zip(&states).map(host).collect());
     facts.instances = known(hosts, |hosts| {

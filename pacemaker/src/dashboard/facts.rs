@@ -179,10 +179,7 @@ mod tests {
     fn findings_of_one_kind_are_one_group() {
         let hosts = (0..7).map(|n| format!("h{n}.example"));
         let state = diagnosis::hosts::Reading::default().state(0);
-        let rule = |name| {
-            let host = diagnosis::hosts::Host { name, state: state.clone(), unserved_shares: Vec::new() };
-            diagnosis::hosts::host(&host)
-        };
+        let rule = |name| diagnosis::hosts::host(&diagnosis::hosts::Host { name, state: state.clone() });
         let findings: Vec<_> = hosts.filter_map(rule).collect();
         let groups = groups(&findings, 5);
         assert_eq!((groups.len(), groups[0].named.len(), groups[0].findings.len()), (1, 5, 7));

@@ -44,36 +44,17 @@ pub struct Host {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema), schema(as = HostStateView))]
 pub struct HostState {
-    /// `healthy`, `paused`, `redirects`, `maintenance`, `degraded` (some instances are unhealthy), `ejected` (routers have
-    /// ejected instances), `failing` (many requests fail), `unhealthy` (no instance is healthy) or `no_instance`.
+    /// `healthy`, `paused`, `redirects`, `maintenance`, `share_without_instance` (a version type without an active instance has a
+    /// share of the requests), `degraded` (some instances are unhealthy), `ejected` (routers have ejected instances), `failing`
+    /// (many requests fail), `unhealthy` (no instance is healthy) or `no_instance`.
     pub condition: String,
     /// A few words, such as `2 of 3 ejected`.
     pub short: String,
     /// A sentence, or two.
     pub summary: String,
-}
-
-/// The version types to which the traffic split of a host gives a part, and of which it has no active instance, as its data in
-/// the table shows. Empty if it has no active instance at all. `policy`, `addresses` and `log_key` are those of a [`Host`].
-pub fn unserved_shares(policy: Option<&Value>, addresses: &[String], log_key: Option<&str>) -> Vec<String> {
-    let Some(policy) = policy else { return Vec::new() };
-    // Addresses on standby are listed as well.
-    let is_idle = |address: &String| {
-        policy["draining"].as_array().is_some_and(|list| list.iter().any(|one| one == address))
-    };
-    let text = |value: &Value| value.as_str().map_or_else(|| value.to_string(), ToOwned::to_owned);
-    let version_of = |address: &String| match &policy["log_keys"][address] {
-        Value::Null => log_key.map(ToOwned::to_owned),
-        version_type => Some(text(version_type)),
-    };
-    let served: Vec<Option<String>> =
-        addresses.iter().filter(|address| !is_idle(address)).map(version_of).collect();
-    let shares = policy["shares"].as_array().into_iter().flatten();
-    let shares = shares.filter(|share| share["percent"].as_f64().is_some_and(|percent| percent > 0.0));
-    let is_unserved = |version_type: &String| {
-        !served.is_empty() && !served.iter().any(|one| one.as_ref() == Some(version_type))
-    };
-    shares.map(|share| text(&share["version_type"])).filter(is_unserved).collect()
+    /// Version types with a share of the requests and without an active instance; absent if there is none.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub unserved_shares: Vec<String>,
 }
 
 /// A page of hosts.
@@ -196,26 +177,4 @@ pub struct PromotedHost {
     pub epoch: String,
     /// Whether anything changed.
     pub changed: bool,
-}
-
-#[cfg(test)]
-mod tests {
-    use serde_json::json;
-
-    use super::*;
-
-    #[test]
-    fn a_share_without_an_active_instance_is_unserved() {
-        let of =
-            |policy: Value| unserved_shares(Some(&policy), &["a:1", "b:1"].map(str::to_owned), Some("17"));
-        let shares = json!([{"version_type": "18", "percent": 5}, {"version_type": "17", "percent": 95},
-            {"version_type": "9", "percent": 0}]);
-        let keys = json!({"a:1": "18"});
-        let missing = vec!["18".to_owned()];
-        assert!(of(json!({"shares": shares, "log_keys": keys})).is_empty());
-        assert_eq!(of(json!({"shares": shares, "log_keys": keys, "draining": ["a:1"]})), missing);
-        assert_eq!(of(json!({"shares": shares})), missing);
-        assert!(of(json!({"shares": shares, "draining": ["a:1", "b:1"]})).is_empty());
-        assert!(unserved_shares(None, &[], None).is_empty());
-    }
 }

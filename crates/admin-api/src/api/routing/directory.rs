@@ -12,7 +12,6 @@ use std::{
 };
 
 use parking_lot::Mutex;
-use signalbox_api::routes::unserved_shares;
 use signalbox_route_table::Hostname;
 use signalbox_routing::{Error, HostTable, InstanceState, Store};
 use tokio::{
@@ -40,8 +39,6 @@ pub struct HostSummary {
     pub unhealthy: Vec<(String, String)>,
     /// The version types of its instances, and the one that requests without an instance count for.
     pub versions: BTreeSet<String>,
-    /// Version types to which its traffic split gives a part, and of which it has no active instance.
-    pub unserved_shares: Vec<String>,
     /// Whether something is set for it, such as limits or shares.
     pub has_policy: bool,
 }
@@ -163,7 +160,6 @@ async fn read(store: &Store) -> Result<Reading, Error> {
             let mut versions: BTreeSet<String> =
                 own().filter_map(|(_, state)| state.version_type.clone()).collect();
             versions.extend(record.log_key.clone());
-            let policy = record.policy.as_deref().and_then(|text| serde_json::from_str(text).ok());
             hosts.push(HostSummary {
                 name,
                 instances: record.addresses.len(),
@@ -172,11 +168,6 @@ async fn read(store: &Store) -> Result<Reading, Error> {
                     .filter_map(|(id, state)| Some((id.clone(), state.unhealthy.clone()?)))
                     .collect(),
                 versions,
-                unserved_shares: unserved_shares(
-                    policy.as_ref(),
-                    &record.addresses,
-                    record.log_key.as_deref(),
-                ),
                 has_policy: record.policy.is_some(),
             });
         }
