@@ -90,7 +90,8 @@ async fn a_promotion_and_its_undo_lose_no_request_and_count_each_version() {
     assert_eq!(old.hits(), at_promotion);
     assert_eq!(call(&system, "POST", "/hosts/shop.test/promote?wait=20s", body).await["changed"], false);
     // The process of the old version still runs, and registers again after it was removed.
-    call(&system, "DELETE", "/instances/old?wait=20s", Value::Null).await;
+    let removed = system.api("DELETE", "/instances/old?wait=20s", None).await;
+    assert_eq!(removed.status, 204, "{}", removed.text());
     system.register("old", &old, "shop.test", "17").await;
     load.pass(50).await;
     assert_eq!(old.hits(), at_promotion, "a promoted host keeps its version");
