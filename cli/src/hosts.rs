@@ -130,7 +130,8 @@ impl Replaced {
         let span =
             |time: Duration| signalbox_diagnosis::span(u64::try_from(time.as_millis()).unwrap_or(u64::MAX));
         let (drain, undo) = (span(self.drain), span(self.undo_for.max(self.drain)));
-        out!("  {drained} drain for {drain}, and are removed after {undo}");
+        let [verb, are] = verbs(&promoted.drained);
+        out!("  {drained} {verb} for {drain}, and {are} removed after {undo}");
         if promoted.undo_until_ms.is_some() && !self.undo_for.is_zero() {
             out!("  until then: signalbox hosts undo {}", promoted.hostname);
         }
@@ -257,7 +258,8 @@ pub(crate) async fn run(command: Command, remote: &Remote) -> Result<(), Failure
                 let serving = undone.version_types.join(", ");
                 out!("{host} is served by version type {serving} (serial {})", undone.serial);
                 if !undone.drained.is_empty() {
-                    out!("  {} drain, and are then on standby", undone.drained.join(", "));
+                    let [verb, are] = verbs(&undone.drained);
+                    out!("  {} {verb}, and {are} then on standby", undone.drained.join(", "));
                 }
             })
         }
@@ -273,6 +275,11 @@ fn row(host: &Host) -> [Cell; 6] {
     let source = if host.registered { "registered" } else { "manual" };
     let state = host.state.as_ref().map(|state| state.short.clone());
     cells![host.hostname, state, host.addresses, host.log_key, source, host.instance_ids]
+}
+
+/// The verbs of a sentence about these instances.
+fn verbs(drained: &[String]) -> [&'static str; 2] {
+    if drained.len() == 1 { ["drains", "is"] } else { ["drain", "are"] }
 }
 
 impl Force {

@@ -97,7 +97,7 @@ async fn hosts_are_configured_by_commands() {
     assert_eq!(rules().await, json!({"hold_ms": 100}));
     let promoted = done(&["hosts", "promote", "shop.test", "2", "--wait", "20s"]).await;
     assert!(promoted.starts_with("shop.test is served by version type 2 (serial "), "{promoted}");
-    assert!(promoted.contains("one drain for 30 s, and are removed after 60 min"), "{promoted}");
+    assert!(promoted.contains("one drains for 30 s, and is removed after 60 min"), "{promoted}");
     system.until_answered_by("shop.test", &two).await;
     let typo = type_in(&system, &["hosts", "split", "shop.test", "typo=100"]).await;
     assert!(typo.code == Some(65) && typo.wrong.contains("(no_instance_of_version)"), "{}", typo.wrong);
