@@ -170,13 +170,13 @@ async fn connection_names_few_headers() {
     let status = async |names: &str| {
         let request = format!("GET / HTTP/1.0\r\nHost: app.test\r\nConnection: {names}\r\n\r\n");
         let response = from(Ipv4Addr::LOCALHOST, system.edge, &request).await.unwrap();
-        response.lines().next().unwrap_or_default().to_owned()
+        response[9..12].to_owned()
     };
     let names = |count: usize| vec!["x-a"; count].join(", ");
-    assert_eq!(status(&names(32)).await, "HTTP/1.1 200 OK");
-    assert_eq!(status(&names(33)).await, "HTTP/1.1 400 Bad Request");
-    assert_eq!(status(&format!("close\r\nConnection: {}", names(5_000))).await, "HTTP/1.1 400 Bad Request");
-    assert_eq!(status(&vec!["x-a"; 4_000].join(" ")).await, "HTTP/1.1 200 OK", "that is no list of names");
+    assert_eq!(status(&names(32)).await, "200");
+    assert_eq!(status(&names(33)).await, "400");
+    assert_eq!(status(&format!("close\r\nConnection: {}", names(5_000))).await, "400");
+    assert_eq!(status(&vec!["x-a"; 4_000].join(" ")).await, "200", "that is no list of names");
     system.stop().await;
 }
 
