@@ -38,7 +38,7 @@ local usual = require("signalbox.usual")
 local log, ERR = ngx.log, ngx.ERR
 local now = clock.now
 local tcp = ngx.socket.tcp
-local byte, find, format, gmatch = string.byte, string.find, string.format, string.gmatch
+local byte, find, format, gmatch, match = string.byte, string.find, string.format, string.gmatch, string.match
 local gsub, lower, sub = string.gsub, string.lower, string.sub
 local get_request = base.get_request
 local rules_of = record.rules
@@ -349,10 +349,12 @@ local KEPT = {
     ["transfer-encoding"] = true, ["cdn-loop"] = true,
 }
 
--- Removes the headers of the client's connection (RFC 9110, 7.6.1). nginx itself knows only those of RFC 2616.
+-- Removes the headers of the client's connection (RFC 9110, 7.6.1). nginx itself knows only those of RFC 2616. Between
+-- two commas is one name, or nothing that is one; $edge_unusual limits their number.
 local function drop_named_headers()
-    for name in gmatch(ngx.var.http_connection or "", "[^%s,]+") do
-        if not KEPT[lower(name)] then
+    for name in gmatch(ngx.var.http_connection or "", "[^,]+") do
+        name = match(name, "^%s*(%S+)%s*$")
+        if name and not KEPT[lower(name)] then
             ngx.req.clear_header(name)
         end
     end
@@ -383,6 +385,9 @@ local function unusual(kind, tried)
         -- No cache may store it: a client could send the header through a cache that others use.
         ngx.header["Cache-Control"] = "no-store"
         return answer.problem(508, "loop_detected", "This request has passed through this edge before.")
+    elseif kind == "many" then
+        -- All headers are searched for each name, and both can be thousands.
+        return answer.problem(400, "bad_request", "The header Connection names more than 32 headers.")
     elseif kind == "port" then
         return answer.problem(400, "bad_request", "The port in the Host header is not valid.")
     end

@@ -118,6 +118,10 @@ local KEPT = {
     ["transfer-encoding"] = true,
 }
 
+-- All fields are searched for each name, and both can be thousands. No application names so many; the rest is
+-- forwarded.
+local MAX_NAMES = 32
+
 -- In a header filter, after check(): removes what ends at the edge. named: the list in the instance's Connection. It
 -- does not apply to the edge's own answer after an attempt: only that has a code.
 function _M.clean(status, named)
@@ -127,7 +131,12 @@ function _M.clean(status, named)
     if status == NO_CONTENT then
         ngx.header["Content-Length"] = nil
     end
+    local left = MAX_NAMES
     for name in gmatch(named or "", "[^%s,]+") do
+        if left == 0 then
+            return
+        end
+        left = left - 1
         local field = lower(name)
         if not KEPT[field] and (field ~= "upgrade" or status ~= SWITCH) then
             ngx.header[field] = nil

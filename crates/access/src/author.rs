@@ -137,6 +137,11 @@ impl Author {
         Self { name: "file".to_owned(), ..Self::of(&Caller::root()) }
     }
 
+    /// The identity of the client that pays for what the machine does; none for root.
+    pub fn client(&self) -> Option<&str> {
+        self.client.as_deref()
+    }
+
     /// The author as a caller.
     pub fn caller(&self) -> Caller {
         let mut caller =

@@ -10,7 +10,7 @@
 //! at the end. Both can be repeated.
 
 use serde_json::json;
-use signalbox_egress::{Outcome, Post, Secret};
+use signalbox_egress::{Outcome, Owner, Post, Secret};
 
 use crate::{Parts, failure::Failure, http::OWNER};
 
@@ -59,6 +59,6 @@ async fn call(parts: &Parts, action: &'static str, name: &str, value: &str) -> R
         headers: Vec::new(),
     };
     let to = parts.options.dns_webhook.parse().unwrap_or_default();
-    let place = parts.client.place(OWNER, &to).await;
+    let place = parts.client.place(&Owner::alone(OWNER), &to).await;
     Ok(parts.client.post(place, post).await)
 }

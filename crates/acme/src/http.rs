@@ -20,7 +20,7 @@ use hyper_util::{
     rt::TokioExecutor,
 };
 use instant_acme::{BodyWrapper, BytesResponse, Error, HttpClient};
-use signalbox_egress::{Budget, destination};
+use signalbox_egress::{Budget, Owner, destination};
 use tokio::time;
 
 /// The owner of all calls for certificates. They are few.
@@ -79,7 +79,7 @@ impl HttpClient for Http {
     ) -> Pin<Box<dyn Future<Output = Result<BytesResponse, Error>> + Send>> {
         let Self { client, refusal, budget, clock } = self.clone();
         Box::pin(async move {
-            let _place = budget.place(OWNER, &destination(request.uri())).await;
+            let _place = budget.place(&Owner::alone(OWNER), &destination(request.uri())).await;
             let asked = async {
                 let (head, body) = client.request(request).await.map_err(other)?.into_parts();
                 let body = Limited::new(body, MAX_BYTES).collect().await.map_err(Error::Other)?.to_bytes();

@@ -12,6 +12,7 @@ use bytes::Bytes;
 use http::Request;
 use http_body_util::Full;
 use parking_lot::Mutex;
+use signalbox_egress::Owner;
 use signalbox_route_table::Hostname;
 use signalbox_routing::LIVE_MS;
 use tokio::{
@@ -180,7 +181,7 @@ async fn is_allowed(parts: &Parts, name: &str) -> bool {
     let Ok(mut url) = url::Url::parse(&parts.options.check_url) else { return false };
     url.query_pairs_mut().append_pair("domain", name);
     let Ok(request) = Request::get(url.as_str()).body(Full::new(Bytes::new())) else { return false };
-    let place = parts.client.place(OWNER, request.uri()).await;
+    let place = parts.client.place(&Owner::alone(OWNER), request.uri()).await;
     match parts.client.call(place, "acme.check", request, parts.options.check_timeout, MAX_BYTES).await {
         Ok(called) if called.status == 200 => true,
         Ok(called) => {

@@ -1,14 +1,18 @@
-//! The budget of outgoing calls: how many may be under way at the same time, in all, to one destination, and for one owner.
+//! The budget of outgoing calls: how many may be under way at the same time, in all, to one destination, for one client, and
+//! for one owner.
 //!
 //! Owners (a machine, a subscriber, a backend) choose destinations that may never answer. Each call in progress holds a socket, so
 //! without a budget one owner could use up the file descriptors of the process. A call that gets no [`Place`] waits here, without
-//! a socket and without polling.
+//! a socket and without polling. A client can have any number of owners, so the places are divided between clients, and the
+//! part of a client between its owners.
 //!
-//! * **No owner can take everything.** An owner gets another place only while it holds fewer places than are free, and the same
-//!   holds for its places at one destination. So one owner holds at most half of the places, two hold at most two thirds, and
-//!   some always remain for an owner that has none.
-//! * **The next place goes to the owner that holds the fewest**, and in turns to those that hold equally many. The destinations
-//!   of an owner take turns. So an owner that has no call under way does not wait for the queue of one that has many.
+//! * **No client can take everything.** A client gets another place only while it holds fewer places than are free, and the same
+//!   holds for its places at one destination. So one client holds at most half of the places, two hold at most two thirds, and
+//!   some always remain for a client that has none. In the same way, an owner gets another place only while it holds fewer than
+//!   are free of its client's half.
+//! * **The next place goes to the client that holds the fewest**, of these to the owner that holds the fewest, and in turns to
+//!   those that hold equally many. The destinations of an owner take turns. So a client or an owner without a call under way
+//!   does not wait for the queue of one that has many.
 //!
 //! **Cost.** Calls that wait for a full destination or owner are skipped as a whole. Finding the next call costs one step for
 //! each owner that waits, and for each full destination of the owner, of which there are few: see [`Limits`].
@@ -36,8 +40,8 @@ pub struct Limits {
     pub calls: usize,
     /// To one destination: a host and a port.
     pub per_destination: usize,
-    /// For one owner.
-    pub per_owner: usize,
+    /// For all owners of one client together.
+    pub per_client: usize,
 }
 
 impl Limits {
@@ -51,13 +55,18 @@ impl Limits {
         files.saturating_sub(2 * self.calls + self.drains())
     }
 
+    /// Maximum number of health checks that are under way at the same time.
+    pub fn health_checks(&self) -> usize {
+        self.calls / 4
+    }
+
     /// Maximum number of bodies that are read to their end concurrently, after their calls.
     pub(super) fn drains(&self) -> usize {
         self.calls / 4
     }
 
     fn of_calls(calls: usize) -> Self {
-        Self { calls, per_destination: calls / 2, per_owner: calls / 4 }
+        Self { calls, per_destination: calls / 2, per_client: calls / 2 }
     }
 }
 
@@ -76,6 +85,25 @@ pub struct Calls {
     pub waiting: usize,
 }
 
+/// Who makes a call, and which client it counts for.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Owner {
+    client: Arc<str>,
+    name: Arc<str>,
+}
+
+impl Owner {
+    /// An owner that belongs to a client.
+    pub fn of(client: &str, name: &str) -> Self {
+        Self { client: format!("client {client}").into(), name: name.into() }
+    }
+
+    /// An owner that belongs to no client, such as a machine of an operator.
+    pub fn alone(name: &str) -> Self {
+        Self { client: name.into(), name: name.into() }
+    }
+}
+
 /// The budget. Clones share it: a process has one.
 #[derive(Debug, Clone, Default)]
 pub struct Budget(Arc<Shared>);
@@ -90,7 +118,7 @@ struct Shared {
 #[derive(Debug)]
 pub struct Place {
     shared: Arc<Shared>,
-    owner: Arc<str>,
+    owner: Owner,
     destination: Arc<str>,
 }
 
@@ -98,20 +126,28 @@ pub struct Place {
 struct State {
     running: usize,
     waiting: usize,
-    owners: HashMap<Arc<str>, Owner>,
+    clients: HashMap<Arc<str>, Client>,
+    owners: HashMap<Owner, Calling>,
     /// The calls under way to each destination.
     destinations: HashMap<Arc<str>, usize>,
     /// The owners with calls that wait, in the order of their turns.
-    turns: BTreeMap<u64, Arc<str>>,
+    turns: BTreeMap<u64, Owner>,
     /// The number of the next turn or waiting call.
     next: u64,
 }
 
+/// The calls of a client that are under way.
 #[derive(Debug, Default)]
-struct Owner {
+struct Client {
     running: usize,
-    /// Its calls under way to each destination.
+    /// By destination.
     to: HashMap<Arc<str>, usize>,
+}
+
+/// The calls of an owner.
+#[derive(Debug, Default)]
+struct Calling {
+    running: usize,
     /// Its calls that wait, by destination.
     lanes: HashMap<Arc<str>, Lane>,
     /// The destinations of these calls, in the order of their turns.
@@ -161,17 +197,17 @@ impl Budget {
     }
 
     /// Waits for a place. Dropping the future leaves the queue.
-    pub async fn place(&self, owner: &str, destination: &str) -> Place {
-        let (owner, destination): (Arc<str>, Arc<str>) = (owner.into(), destination.into());
+    pub async fn place(&self, owner: &Owner, destination: &str) -> Place {
+        let destination: Arc<str> = destination.into();
         let (sender, place) = oneshot::channel();
         let mut waiting = {
             let mut state = self.0.lock();
-            if state.may(&self.0.limits, &owner, &destination) {
-                state.begin(&owner, &destination);
-                return Place { shared: Arc::clone(&self.0), owner, destination };
+            if state.may(&self.0.limits, owner, &destination) {
+                state.begin(owner, &destination);
+                return Place { shared: Arc::clone(&self.0), owner: owner.clone(), destination };
             }
-            let id = state.wait(&owner, &destination, sender);
-            Waiting { shared: &self.0, owner: &owner, destination: &destination, id, place }
+            let id = state.wait(owner, &destination, sender);
+            Waiting { shared: &self.0, owner, destination: &destination, id, place }
         };
         match (&mut waiting.place).await {
             Ok(place) => place,
@@ -184,7 +220,7 @@ impl Budget {
 /// A call that waits. It leaves the queue when this is dropped.
 struct Waiting<'a> {
     shared: &'a Arc<Shared>,
-    owner: &'a Arc<str>,
+    owner: &'a Owner,
     destination: &'a Arc<str>,
     id: u64,
     /// A place that arrives after the call was abandoned is dropped with this, which gives it back.
@@ -220,44 +256,55 @@ impl Shared {
 }
 
 impl State {
-    /// Whether an owner may begin another call.
-    fn owner_may(&self, limits: &Limits, owner: &Owner) -> bool {
-        owner.running < limits.per_owner.min(limits.calls.saturating_sub(self.running))
+    /// Whether an owner may begin another call, and how many its client and it have under way.
+    fn owner_may(&self, limits: &Limits, owner: &Owner) -> Option<(usize, usize)> {
+        let of_client = self.clients.get(&owner.client).map_or(0, |client| client.running);
+        let own = self.owners.get(owner).map_or(0, |calling| calling.running);
+        let may = of_client < limits.calls.saturating_sub(self.running)
+            && own < limits.per_client.saturating_sub(of_client);
+        may.then_some((of_client, own))
     }
 
     /// Whether an owner may begin another call to a destination, if it may begin any.
     fn lane_may(&self, limits: &Limits, owner: &Owner, destination: &str) -> bool {
         let running = self.destinations.get(destination).copied().unwrap_or(0);
-        owner.to.get(destination).copied().unwrap_or(0) < limits.per_destination.saturating_sub(running)
+        let of_client = self.clients.get(&owner.client).and_then(|client| client.to.get(destination));
+        of_client.copied().unwrap_or(0) < limits.per_destination.saturating_sub(running)
     }
 
-    fn may(&self, limits: &Limits, owner: &str, destination: &str) -> bool {
-        let none = Owner::default();
-        let owner = self.owners.get(owner).unwrap_or(&none);
-        self.owner_may(limits, owner) && self.lane_may(limits, owner, destination)
+    fn may(&self, limits: &Limits, owner: &Owner, destination: &str) -> bool {
+        self.owner_may(limits, owner).is_some() && self.lane_may(limits, owner, destination)
     }
 
-    fn begin(&mut self, owner: &Arc<str>, destination: &Arc<str>) {
+    fn begin(&mut self, owner: &Owner, destination: &Arc<str>) {
         self.running += 1;
         *self.destinations.entry(Arc::clone(destination)).or_default() += 1;
-        let owner = self.owners.entry(Arc::clone(owner)).or_default();
-        owner.running += 1;
-        *owner.to.entry(Arc::clone(destination)).or_default() += 1;
+        self.owners.entry(owner.clone()).or_default().running += 1;
+        let client = self.clients.entry(Arc::clone(&owner.client)).or_default();
+        client.running += 1;
+        *client.to.entry(Arc::clone(destination)).or_default() += 1;
     }
 
-    fn end(&mut self, name: &Arc<str>, destination: &Arc<str>) {
+    fn end(&mut self, owner: &Owner, destination: &Arc<str>) {
         self.running -= 1;
         decrement(&mut self.destinations, destination);
-        let Some(owner) = self.owners.get_mut(name) else { return };
-        owner.running -= 1;
-        decrement(&mut owner.to, destination);
-        self.forget(name);
+        if let Some(client) = self.clients.get_mut(&owner.client) {
+            client.running -= 1;
+            decrement(&mut client.to, destination);
+            if client.running == 0 {
+                self.clients.remove(&owner.client);
+            }
+        }
+        if let Some(calling) = self.owners.get_mut(owner) {
+            calling.running -= 1;
+        }
+        self.forget(owner);
     }
 
     /// Forgets an owner that neither calls nor waits.
-    fn forget(&mut self, name: &Arc<str>) {
-        if self.owners.get(name).is_some_and(|owner| owner.running == 0 && owner.lanes.is_empty()) {
-            self.owners.remove(name);
+    fn forget(&mut self, owner: &Owner) {
+        if self.owners.get(owner).is_some_and(|calling| calling.running == 0 && calling.lanes.is_empty()) {
+            self.owners.remove(owner);
         }
     }
 
@@ -267,15 +314,15 @@ impl State {
     }
 
     /// Adds a call to the queue.
-    fn wait(&mut self, name: &Arc<str>, destination: &Arc<str>, sender: oneshot::Sender<Place>) -> u64 {
+    fn wait(&mut self, owner: &Owner, destination: &Arc<str>, sender: oneshot::Sender<Place>) -> u64 {
         let (id, turn) = (self.number(), self.number());
-        let owner = self.owners.entry(Arc::clone(name)).or_default();
-        if owner.lanes.is_empty() {
-            owner.turn = turn;
-            self.turns.insert(turn, Arc::clone(name));
+        let calling = self.owners.entry(owner.clone()).or_default();
+        if calling.lanes.is_empty() {
+            calling.turn = turn;
+            self.turns.insert(turn, owner.clone());
         }
-        let lane = owner.lanes.entry(Arc::clone(destination)).or_insert_with(|| {
-            owner.turns.insert(turn, Arc::clone(destination));
+        let lane = calling.lanes.entry(Arc::clone(destination)).or_insert_with(|| {
+            calling.turns.insert(turn, Arc::clone(destination));
             Lane { turn, calls: BTreeMap::new() }
         });
         lane.calls.insert(id, sender);
@@ -284,49 +331,50 @@ impl State {
     }
 
     /// Removes a call from the queue, unless it has a place already.
-    fn leave(&mut self, name: &Arc<str>, destination: &Arc<str>, id: u64) -> Option<oneshot::Sender<Place>> {
-        let owner = self.owners.get_mut(name)?;
-        let lane = owner.lanes.get_mut(destination)?;
+    fn leave(&mut self, owner: &Owner, destination: &Arc<str>, id: u64) -> Option<oneshot::Sender<Place>> {
+        let calling = self.owners.get_mut(owner)?;
+        let lane = calling.lanes.get_mut(destination)?;
         let sender = lane.calls.remove(&id)?;
         self.waiting -= 1;
         if lane.calls.is_empty() {
-            owner.turns.remove(&lane.turn);
-            owner.lanes.remove(destination);
+            calling.turns.remove(&lane.turn);
+            calling.lanes.remove(destination);
         }
-        if owner.lanes.is_empty() {
-            self.turns.remove(&owner.turn);
+        if calling.lanes.is_empty() {
+            self.turns.remove(&calling.turn);
         }
-        self.forget(name);
+        self.forget(owner);
         Some(sender)
     }
 
     /// Begins the call whose turn it is, if one may begin. Its owner, and the destination of that owner, have their next turns
     /// after all others.
-    fn admit(&mut self, limits: &Limits) -> Option<(Arc<str>, Arc<str>, oneshot::Sender<Place>)> {
+    fn admit(&mut self, limits: &Limits) -> Option<(Owner, Arc<str>, oneshot::Sender<Place>)> {
         if self.running >= limits.calls {
             return None;
         }
-        let eligible = self.turns.values().filter_map(|name| {
-            let owner = self.owners.get(name).filter(|owner| self.owner_may(limits, owner))?;
-            let destination = owner.turns.values().find(|to| self.lane_may(limits, owner, to))?;
-            Some((owner.running, name, destination))
+        let eligible = self.turns.values().filter_map(|owner| {
+            let running = self.owner_may(limits, owner)?;
+            let calling = self.owners.get(owner)?;
+            let destination = calling.turns.values().find(|to| self.lane_may(limits, owner, to))?;
+            Some((running, owner, destination))
         });
         // Of those with equally few, the first in turn.
-        let (_, name, destination) = eligible.min_by_key(|(running, ..)| *running)?;
-        let (name, destination) = (Arc::clone(name), Arc::clone(destination));
+        let (_, owner, destination) = eligible.min_by_key(|(running, ..)| *running)?;
+        let (owner, destination) = (owner.clone(), Arc::clone(destination));
         let turn = self.number();
-        let owner = self.owners.get_mut(&name)?;
-        self.turns.remove(&owner.turn);
-        owner.turn = turn;
-        self.turns.insert(turn, Arc::clone(&name));
-        let lane = owner.lanes.get_mut(&destination)?;
-        owner.turns.remove(&lane.turn);
+        let calling = self.owners.get_mut(&owner)?;
+        self.turns.remove(&calling.turn);
+        calling.turn = turn;
+        self.turns.insert(turn, owner.clone());
+        let lane = calling.lanes.get_mut(&destination)?;
+        calling.turns.remove(&lane.turn);
         lane.turn = turn;
-        owner.turns.insert(turn, Arc::clone(&destination));
+        calling.turns.insert(turn, Arc::clone(&destination));
         let id = *lane.calls.keys().next()?;
-        let sender = self.leave(&name, &destination, id)?;
-        self.begin(&name, &destination);
-        Some((name, destination, sender))
+        let sender = self.leave(&owner, &destination, id)?;
+        self.begin(&owner, &destination);
+        Some((owner, destination, sender))
     }
 }
 
@@ -351,6 +399,10 @@ mod tests {
         Budget::new(Limits::of_calls(calls))
     }
 
+    fn wait<'a>(budget: &'a Budget, owner: Owner, to: &'a str) -> Pending<'a> {
+        Box::pin(async move { budget.place(&owner, to).await })
+    }
+
     /// The place, if there is one now.
     async fn now(waiting: &mut Pending<'_>) -> Option<Place> {
         std::future::poll_fn(|context| match waiting.as_mut().poll(context) {
@@ -369,7 +421,7 @@ mod tests {
     ) -> (Vec<Place>, Vec<Pending<'a>>) {
         let (mut places, mut queue) = (Vec::new(), Vec::new());
         for _ in 0..calls {
-            let mut waiting: Pending<'a> = Box::pin(budget.place(owner, to));
+            let mut waiting = wait(budget, Owner::alone(owner), to);
             match now(&mut waiting).await {
                 Some(place) => places.push(place),
                 None => queue.push(waiting),
@@ -386,7 +438,7 @@ mod tests {
         // Another owner has a place for the same destination, and the first one for no other destination.
         let (others, _) = fill(&budget, "b", "slow:443", 1).await;
         assert_eq!(others.len(), 1);
-        let mut elsewhere: Pending<'_> = Box::pin(budget.place("a", "fast:443"));
+        let mut elsewhere = wait(&budget, Owner::alone("a"), "fast:443");
         assert!(now(&mut elsewhere).await.is_none(), "the owner has its share");
         // The destinations of an owner take turns.
         drop(places);
@@ -395,7 +447,8 @@ mod tests {
         drop((queue, elsewhere, others));
         assert_eq!(budget.calls(), Calls { running: 0, waiting: 0 });
         let state = budget.0.lock();
-        assert!(state.owners.is_empty() && state.turns.is_empty() && state.destinations.is_empty());
+        assert!(state.owners.is_empty() && state.clients.is_empty());
+        assert!(state.turns.is_empty() && state.destinations.is_empty());
     }
 
     #[tokio::test]
@@ -412,10 +465,39 @@ mod tests {
             small.extend(fill(&budget, name, name, 1).await.0);
         }
         assert_eq!(budget.calls().running, 64);
-        let mut quiet: Pending<'_> = Box::pin(budget.place("quiet", "fast:443"));
+        let mut quiet = wait(&budget, Owner::alone("quiet"), "fast:443");
         assert!(now(&mut quiet).await.is_none());
         hogs[0].0.pop();
         assert!(now(&mut quiet).await.is_some(), "the queues of the others are not ahead of it");
+    }
+
+    #[tokio::test]
+    async fn the_owners_of_a_client_share_its_half() {
+        let budget = budget(64);
+        let mut held = Vec::new();
+        for n in 0..500 {
+            let (name, to) = (format!("machine {n}"), format!("slow{}:443", n % 7));
+            let mut waiting: Pending<'_> = {
+                let (budget, owner) = (&budget, Owner::of("noisy", &name));
+                Box::pin(async move { budget.place(&owner, &to).await })
+            };
+            let place = now(&mut waiting).await;
+            held.push((place, waiting));
+        }
+        assert_eq!(budget.calls(), Calls { running: 32, waiting: 468 });
+        let mut quiet = Vec::new();
+        for n in 0..20 {
+            let name = format!("quiet {n}");
+            quiet.extend(fill(&budget, &name, "fast:443", 1).await.0);
+        }
+        assert_eq!(quiet.len(), 20, "the owners of one client take nothing of others");
+        // The client gets what it gives back, as long as it holds no more than is free.
+        drop(quiet);
+        drop(held.remove(0));
+        assert_eq!(budget.calls().running, 32);
+        drop(held);
+        let state = budget.0.lock();
+        assert!(state.owners.is_empty() && state.clients.is_empty() && state.turns.is_empty());
     }
 
     #[tokio::test]

@@ -35,7 +35,7 @@ use super::{
     Answered, Outcome, Secret,
     address::{Fence, FencedConnector, Forbidden, Insecure, Lookup, system_lookup},
     answer,
-    budget::{Budget, Place, destination},
+    budget::{Budget, Owner, Place, destination},
     connections::Open,
     signature, trust,
 };
@@ -141,7 +141,7 @@ impl Client {
     }
 
     /// Waits for the place of a call to this address, for this owner.
-    pub async fn place(&self, owner: &str, to: &Uri) -> Place {
+    pub async fn place(&self, owner: &Owner, to: &Uri) -> Place {
         self.budget.place(owner, &destination(to)).await
     }
 

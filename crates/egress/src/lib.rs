@@ -23,7 +23,7 @@ use serde::{Deserialize, Serialize};
 pub use address::{Lookup, system_lookup};
 pub use signalbox_route_table::OwnAddresses;
 
-pub use budget::{Budget, Calls, Limits, Place, destination, open_files};
+pub use budget::{Budget, Calls, Limits, Owner, Place, destination, open_files};
 pub use client::{Called, Client, Error, Options, Post};
 pub use signature::{key as secret_key, new_secret};
 pub use trust::client_config;

@@ -186,7 +186,7 @@ impl Feeds {
                         return json!({"result": "not_asked", "error": error});
                     }
                     None => {
-                        let place = self.place(machine, feed, &filling).await;
+                        let place = self.place(version, feed, &filling).await;
                         let answer = self.fetch(version, (feed, place), &filling).await;
                         self.remember(machine.name(), name, answer.as_ref().err());
                         self.inspections.lock().keep(key, answer.clone());
@@ -227,7 +227,7 @@ impl Feeds {
             to.0.insert(name.to_owned(), (asked, Some(Arc::new(Value::Null))));
             return true;
         };
-        let waiting = self.place(machine, feed, &filling);
+        let waiting = self.place(version, feed, &filling);
         let Ok(place) = tokio::time::timeout(PLACE_WAIT, waiting).await else { return false };
         let fetched = self.fetch(version, (feed, place), &filling).await;
         self.remember(machine.name(), name, fetched.as_ref().err());
@@ -250,13 +250,13 @@ impl Feeds {
     }
 
     /// Waits for the place of a request. `None` if no request is made.
-    async fn place(&self, machine: &Machine, feed: &Feed, filling: &Filling<'_>) -> Option<Place> {
+    async fn place(&self, version: &Version, feed: &Feed, filling: &Filling<'_>) -> Option<Place> {
         let FeedSource::Url(url) = &feed.source else { return None };
         let to: Uri = url.address(*filling).ok()?.parse().ok()?;
-        if self.cached(&key(machine, feed, filling).ok()?, feed.ttl).is_some() {
+        if self.cached(&key(&version.machine, feed, filling).ok()?, feed.ttl).is_some() {
             return None;
         }
-        Some(self.client.place(&actions::owner(machine.name()), &to).await)
+        Some(self.client.place(&actions::owner(version), &to).await)
     }
 
     /// Records an answer or a failure.
@@ -309,7 +309,7 @@ impl Feeds {
         let value = match &feed.source {
             FeedSource::Url(url) => {
                 let url = url.address(*filling).map_err(|missing| missing.to_string())?;
-                self.get(machine, (&url, place), feed.timeout).await?
+                self.get(version, (&url, place), feed.timeout).await?
             }
             FeedSource::Stats(stats) => {
                 let id = stats.id.fill(*filling).map_err(|missing| missing.to_string())?;
@@ -344,10 +344,11 @@ impl Feeds {
 
     async fn get(
         &self,
-        machine: &Machine,
+        version: &Version,
         (url, place): (&str, Option<Place>),
         timeout: Duration,
     ) -> Result<Value, String> {
+        let machine = &*version.machine;
         let request = Request::builder()
             .method(Method::GET)
             .uri(url)
@@ -358,7 +359,7 @@ impl Feeds {
         let place = match place {
             Some(place) => place,
             // Its answer expired in the cache a moment ago.
-            None => self.client.place(&actions::owner(machine.name()), request.uri()).await,
+            None => self.client.place(&actions::owner(version), request.uri()).await,
         };
         let answer = self.client.call(place, "machine feed", request, timeout, MAX_BYTES).await?;
         if !(200..300).contains(&answer.status) {

@@ -9,7 +9,7 @@
 use std::{collections::HashSet, sync::Arc, time::Duration};
 
 use parking_lot::Mutex;
-use signalbox_egress::{Place, destination};
+use signalbox_egress::{Owner, Place, destination};
 use tokio::time::timeout;
 
 use crate::{
@@ -66,7 +66,7 @@ impl Runner {
             return Some(place);
         }
         let Some(to) = Actions::address(&version.machine, label, record) else { return Some(None) };
-        let owner = owner(machine);
+        let owner = owner(version);
         if let Ok(place) = timeout(self.waiting.patience, self.actions.client.place(&owner, &to)).await {
             return Some(Some(place));
         }
@@ -86,7 +86,7 @@ impl Runner {
         match undone.await {
             Ok(_) => {
                 self.give_back(machine, label, record, version).await;
-                self.wait_for_place(machine, label, to);
+                self.wait_for_place((machine, label), owner, to);
             }
             // The attempt is counted as lost at the label's next time.
             Err(error) => tracing::debug!(%error, machine, "attempt without a place not undone"),
@@ -95,7 +95,7 @@ impl Runner {
     }
 
     /// In the background, waits for a place for the label's call, and begins its attempt.
-    fn wait_for_place(self: &Arc<Self>, machine: &str, label: &str, to: http::Uri) {
+    fn wait_for_place(self: &Arc<Self>, (machine, label): (&str, &str), owner: Owner, to: http::Uri) {
         let label = (machine.to_owned(), label.to_owned());
         if !self.waiting.labels.lock().insert(label.clone()) {
             return;
@@ -103,14 +103,14 @@ impl Runner {
         let one = One { runner: Arc::clone(self), label };
         self.tasks.spawn(async move {
             let runner = Arc::clone(&one.runner);
-            let waiting = Box::pin(runner.begin_when_placed(one, to));
+            let waiting = Box::pin(runner.begin_when_placed(one, (owner, to)));
             runner.stopped.run_until_cancelled(waiting).await;
         });
     }
 
-    async fn begin_when_placed(self: &Arc<Self>, one: One, to: http::Uri) {
+    async fn begin_when_placed(self: &Arc<Self>, one: One, (owner, to): (Owner, http::Uri)) {
         let (machine, label) = one.label.clone();
-        let place = self.actions.client.place(&owner(&machine), &to).await;
+        let place = self.actions.client.place(&owner, &to).await;
         drop((one, to));
         let none = FeedAnswers::default();
         let change = self.labels.change((&machine, &label), &none, |before, _, _| {

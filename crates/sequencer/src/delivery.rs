@@ -4,7 +4,7 @@ use std::{future::Future, sync::Arc, time::Instant};
 
 use serde::Serialize;
 use signalbox_bus::{Backend, Delivered, Event, Gap, LOCKED};
-use signalbox_egress::{Client, Outcome, Post};
+use signalbox_egress::{Client, Outcome, Owner, Post};
 
 /// One event that is being sent to a backend.
 #[derive(Debug, Clone)]
@@ -91,7 +91,8 @@ impl Sink for Http {
         };
         // The call reports an address that cannot be used.
         let to = backend.callback.parse().unwrap_or_default();
-        let place = self.client.place(&format!("backend {}", backend.prefix), &to).await;
+        let owner = Owner::alone(&format!("backend {}", backend.prefix));
+        let place = self.client.place(&owner, &to).await;
         let started = now();
         let outcome = self.client.post(place, post).await;
         self.counted.count(&outcome, started.elapsed());

@@ -7,7 +7,7 @@ use std::{
 };
 
 use signalbox_daemon::traces::{self, Cause};
-use signalbox_egress::{Answered, Client, Outcome, Place, Post};
+use signalbox_egress::{Answered, Client, Outcome, Owner, Place, Post};
 use tokio::time;
 
 use super::{BatchContents, Deliverer, body};
@@ -70,7 +70,7 @@ impl Webhooks {
     async fn place(&self, subscription: &Subscription) -> Place {
         // The call reports an address that cannot be used.
         let to = subscription.callback.parse().unwrap_or_default();
-        self.client.place(&format!("subscriber {}", subscription.token), &to).await
+        self.client.place(&Owner::of(&subscription.token, "subscriber"), &to).await
     }
 }
 

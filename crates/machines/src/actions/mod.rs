@@ -17,7 +17,7 @@ use signalbox_machine::{
 use crate::{AuditLog, Secrets, Version, log::shortened, record::Record, secrets::Values};
 use signalbox_access::Effect;
 use signalbox_bus::{self as bus, Kind, NewEvent, Refusal, is_topic_name};
-use signalbox_egress::{Client, Place};
+use signalbox_egress::{Client, Owner, Place};
 use signalbox_routing::Registry;
 
 /// Maximum size of a webhook's answer, bytes.
@@ -82,9 +82,13 @@ impl From<Outcome> for Attempted {
     }
 }
 
-/// The owner of a machine's calls.
-pub(crate) fn owner(machine: &str) -> String {
-    format!("machine {machine}")
+/// The owner of a machine's calls. They count for the client that applied the definition, however many machines it has.
+pub(crate) fn owner(version: &Version) -> Owner {
+    let name = format!("machine {}", version.machine.name());
+    match version.author.client() {
+        Some(client) => Owner::of(client, &name),
+        None => Owner::alone(&name),
+    }
 }
 
 /// Performs actions.
@@ -129,7 +133,7 @@ impl Actions {
         let attempt = async {
             match request {
                 render::Request::Webhook { url, body } => {
-                    self.webhook((machine, action), (&url, place), body.to_string(), &token).await
+                    self.webhook((version, action), (&url, place), body.to_string(), &token).await
                 }
                 render::Request::Route(change) => route::apply(self, version, label, change).await.into(),
                 render::Request::Publish { topic, kind, url, data } => {
@@ -145,11 +149,12 @@ impl Actions {
 
     async fn webhook(
         &self,
-        (machine, action): (&Machine, &Action),
+        (version, action): (&Version, &Action),
         (url, place): (&str, Option<Place>),
         body: String,
         token: &str,
     ) -> Attempted {
+        let machine = &*version.machine;
         let method = Method::from_bytes(action.method.as_bytes()).unwrap_or(Method::POST);
         let request = Request::builder()
             .method(method)
@@ -167,7 +172,7 @@ impl Actions {
         }
         let place = match place {
             Some(place) => place,
-            None => self.client.place(&owner(machine.name()), request.uri()).await,
+            None => self.client.place(&owner(version), request.uri()).await,
         };
         let called = self.client.call(place, "machine action", request, action.timeout, MAX_ANSWER_BYTES);
         let answer = match called.await {

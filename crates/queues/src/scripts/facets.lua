@@ -40,6 +40,8 @@ local MAX_VICTIMS, MAX_SAMPLED = 8, 256
 local DROPS_PER_MESSAGE, MORE_DROPS = 2, 100
 -- Maximum number of returned items at the head of a facet among which a call inserts those that it returns.
 local MAX_PRECEDING = 1000
+-- How many of them are read at a time.
+local PRECEDING_PART = 50
 
 -- Lua's own conversion writes 1.7e+15, but ids and times must keep every digit.
 local function text(number)
@@ -615,36 +617,56 @@ function facets.keep_bounds(queue, now)
   end
 end
 
--- Takes from the head of a facet the items that precede this id: an earlier part returned them. Reads at most
--- MAX_PRECEDING.
-local function take_preceding(list, id)
-  local head = redis.call('LINDEX', list, 0)
-  if not head or tonumber((facets.item(head))) > id then return {} end
-  local items, count = redis.call('LRANGE', list, 0, MAX_PRECEDING - 1), 0
-  while items[count + 1] and tonumber((facets.item(items[count + 1]))) < id do count = count + 1 end
-  redis.call('LTRIM', list, count, -1)
-  return lists.copy(items, 1, count)
+-- Takes from the head of a facet the returned items that precede this id: an earlier call returned them. Items that were
+-- never delivered stay, whatever their ids. All facets of a call together have MAX_PRECEDING items. Returns an array of
+-- { id, item }.
+local function take_preceding(queue, list, id)
+  local taken, left = {}, queue.preceding or MAX_PRECEDING
+  -- The first item usually shows that there is none.
+  local part, is_head = 1, true
+  while is_head and left > 0 do
+    part = math.min(part, left)
+    local items = redis.call('LRANGE', list, #taken, #taken + part - 1)
+    left = left - part
+    is_head, part = #items == part, PRECEDING_PART
+    for _, item in ipairs(items) do
+      local before, _, attempts = facets.item(item)
+      before = tonumber(before)
+      if attempts == 0 or before > id then
+        is_head = false
+        break
+      end
+      taken[#taken + 1] = { id = before, item = item }
+    end
+  end
+  queue.preceding = left
+  if #taken > 0 then redis.call('LTRIM', list, #taken, -1) end
+  return taken
 end
 
--- Returns messages to the heads of their facets, in the order of their ids, even if they are returned in several parts. Each
+-- Returns messages to the heads of their facets, in the order of their ids, even if they are returned in several calls. Each
 -- is { env, item, id }.
 function facets.give_back(queue, messages)
-  table.sort(messages, function(a, b) return tonumber(a.id) > tonumber(b.id) end)
+  for _, message in ipairs(messages) do message.number = tonumber(message.id) end
+  table.sort(messages, function(a, b) return a.number > b.number end)
   local returned, order = {}, {}
   for _, message in ipairs(messages) do
     local facet = facets.load(queue, message.env)
-    local items = returned[facet]
-    if not items then
-      items = take_preceding(facet.list, tonumber(message.id))
-      returned[facet], order[#order + 1] = items, facet
+    local back = returned[facet]
+    if not back then
+      back = { facet = facet, before = take_preceding(queue, facet.list, message.number), items = {} }
+      returned[facet], order[#order + 1] = back, back
     end
+    -- Both go to the head of the list with the highest id first.
+    local before, items = back.before, back.items
+    while before[#before] and before[#before].id > message.number do items[#items + 1] = table.remove(before).item end
     items[#items + 1] = message.item
     facet.waiting = facet.waiting + 1
   end
-  for _, facet in ipairs(order) do
-    local items = returned[facet]
-    table.sort(items, function(a, b) return tonumber((facets.item(a))) > tonumber((facets.item(b))) end)
-    lists.call('LPUSH', facet.list, items)
+  for _, back in ipairs(order) do
+    local before, items = back.before, back.items
+    for i = #before, 1, -1 do items[#items + 1] = before[i].item end
+    lists.call('LPUSH', back.facet.list, items)
   end
   facets.add(queue, 'waiting', #messages)
 end

@@ -35,6 +35,25 @@ async fn a_message_that_is_delayed_by_its_publisher_joins_the_end_of_its_tenants
     assert_eq!(hands.labels(9).await, ["c", "late"]);
 }
 
+/// It has the lower id, but it was never delivered. The tenants of one call share what the call reads to keep the order.
+#[tokio::test]
+async fn a_returned_message_comes_before_those_whose_delay_ended_in_the_meantime() {
+    let server = Server::in_memory().await;
+    let hands = Hands::new(&server).await;
+    for _ in 0..3 {
+        push_later(&hands, "1", "late", 5_000).await;
+    }
+    hands.push(&[("1", "a"), ("1", "b"), ("1", "c")]).await;
+    let pulled = hands.pull(3).await;
+    hands.time.advance(5_000);
+    hands.sweep().await;
+    for one in [1, 2, 0] {
+        hands.nack(0, &[&pulled[one].0]).await;
+    }
+    hands.assert_true(Q, "returned messages").await;
+    assert_eq!(hands.labels(9).await, ["a", "b", "c", "late", "late", "late"]);
+}
+
 /// The log may be trimmed while the message is delayed: the body is stored with the queue.
 #[tokio::test]
 async fn a_delay_of_weeks_keeps_no_part_of_the_log() {

@@ -46,7 +46,7 @@ use super::{
     store::{Diagnosed, Diagnosis, Fence},
 };
 use crate::metrics::Metrics;
-use signalbox_egress::Budget;
+use signalbox_egress::{Budget, Owner};
 use signalbox_lease::Lease;
 
 /// How often the list is read though nothing seems to have changed.
@@ -77,14 +77,14 @@ impl Prober {
     /// `interval` is how often the lease is renewed and the table is read.
     pub fn new(registry: Registry, lease: Lease, interval: Duration, metrics: Metrics) -> Self {
         let budget = Budget::default();
-        let (schedule, under_way) = (Schedule::new(budget.limits().per_owner), JoinSet::new());
+        let (schedule, under_way) = (Schedule::new(budget.limits().health_checks()), JoinSet::new());
         Self { registry, lease, interval, metrics, budget, schedule, under_way, read: None }
     }
 
     /// Takes the place of each check from the budget of the process.
     #[must_use]
     pub fn with_budget(mut self, budget: Budget) -> Self {
-        self.schedule = Schedule::new(budget.limits().per_owner);
+        self.schedule = Schedule::new(budget.limits().health_checks());
         self.budget = budget;
         self
     }
@@ -146,7 +146,7 @@ impl Prober {
                 let (registry, budget) = (self.registry.clone(), self.budget.clone());
                 self.under_way.spawn(async move {
                     let target = &check.target;
-                    let owner = format!("health checks of {}", check.token);
+                    let owner = Owner::of(&check.token, "health checks");
                     let _place = budget.place(&owner, &target.address).await;
                     // Again, because the list may be older than what a name of a Redis server resolves to.
                     let result = if registry.rules().may_check(&target.address) {
