@@ -93,16 +93,14 @@ impl Handle {
             }
         }
         for (shard, mut receipts) in by_shard {
-            // Messages return to the heads of their facets, so the part with the first ones is the last.
+            // Messages keep their order in dead letters, and at the heads of their facets.
             if receipts.len() > SETTLE_PART {
                 receipts.sort_unstable_by_key(|(_, one)| one.id);
             }
             let held: Vec<Held> = receipts.iter().map(|(_, one)| (one.id, one.proof())).collect();
-            let mut found = Vec::new();
-            for part in held.rchunks(SETTLE_PART) {
-                let mut settled = action.carry_out(&self.inner, shard, queue, part).await?;
-                settled.append(&mut found);
-                found = settled;
+            let mut found = Vec::with_capacity(held.len());
+            for part in held.chunks(SETTLE_PART) {
+                found.extend(action.carry_out(&self.inner, shard, queue, part).await?);
             }
             let mut now_ms = None;
             for ((place, receipt), found) in receipts.iter().zip(found) {
