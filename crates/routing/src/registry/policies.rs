@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::{Attempts, Registry, ResourceChange, check_names};
-use crate::Error;
+use crate::{Error, store::Wanted};
 use signalbox_access::Caller;
 use signalbox_route_table::{Hostname, Invalid, Label, PathRule, Pause, Policy, Share};
 
@@ -82,7 +82,7 @@ impl Registry {
 
     /// Whether the policy of a host splits its requests between version types.
     pub(super) async fn is_split(&self, hostname: &Hostname) -> Result<bool, Error> {
-        Ok(self.store.policy(hostname).await?.is_some_and(|policy| policy.value.shares.is_some()))
+        Ok(self.policy_before(hostname).await?.is_some_and(|policy| policy.value.shares.is_some()))
     }
 
     /// Sets the shares of a host, in proportion to the weights of the version types. The rest of its policy stays.
@@ -118,9 +118,17 @@ impl Registry {
         shares: &[Share],
     ) -> Result<(), Error> {
         check_names(caller, std::slice::from_ref(hostname))?;
-        let before = self.store.policy(hostname).await?.map(|wanted| wanted.value);
+        let before = self.policy_before(hostname).await?.map(|wanted| wanted.value);
         with(before, shares)?;
         Ok(())
+    }
+
+    /// The desired policy, for a change that depends on it.
+    async fn policy_before(&self, hostname: &Hostname) -> Result<Option<Wanted<Policy>>, Error> {
+        self.store.policy(hostname).await.map_err(|error| match error {
+            Error::Record(source) => Error::PolicyUnreadable { hostname: hostname.to_string(), source },
+            other => other,
+        })
     }
 
     /// Replaces the policy of a host by what `alter` makes of it. With `expected`, only if the policy has this revision.
@@ -133,7 +141,7 @@ impl Registry {
     ) -> Result<AlteredPolicy, Error> {
         let mut attempts = Attempts::new();
         loop {
-            let before = self.store.policy(hostname).await?;
+            let before = self.policy_before(hostname).await?;
             let revision = before.as_ref().map_or(0, |before| before.revision);
             if expected.is_some_and(|expected| expected != revision) {
                 return Err(Error::PolicyChanged { revision });
@@ -160,7 +168,7 @@ impl Registry {
     ) -> Result<Option<ResourceChange>, Error> {
         let mut attempts = Attempts::new();
         loop {
-            let Some(wanted) = self.store.policy(hostname).await? else { return Ok(None) };
+            let Some(wanted) = self.policy_before(hostname).await? else { return Ok(None) };
             if wanted.value.shares.is_none() {
                 return Ok(None);
             }
