@@ -62,7 +62,7 @@ pub(super) fn without_passwords(policy: &Policy) -> Policy {
 /// only the policy with that `ETag` of `GET` is replaced, with `If-None-Match: *` the host must not have a policy.
 #[utoipa::path(put, path = "/hosts/{hostname}", params(WaitQuery), request_body = Policy,
     responses((status = 200, body = RuledHost),
-    (status = "default", description = "412 policy_changed | 422 invalid_policy (`field` says which), \
+    (status = "default", description = "409 policy_unreadable | 412 policy_changed | 422 invalid_policy (`field` says which), \
         automatic_https_off")))]
 pub(super) async fn put(
     caller: Confined<ManageRoutes, Hosts>,
