@@ -189,5 +189,7 @@ async fn batches_of_an_ended_subscription_are_not_dropped_in_place_of_those_of_t
     assert_eq!(hands.store.waiting("s").await.unwrap(), 0, "the one of the present subscription");
     assert_eq!(hands.store.drop_oldest("s", "limit").await.unwrap(), None);
     purge(&hands).await;
+    // Jobs that could be taken are found to be empty.
+    assert_eq!(hands.turn(&["w", "x"]).await.taken, []);
     assert_true(hands.store.shard().redis(), "the removal").await;
 }

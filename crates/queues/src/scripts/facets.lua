@@ -38,9 +38,8 @@ local MAX_VICTIMS, MAX_SAMPLED = 8, 256
 -- A call drops this number of messages of a full queue for each that it adds, and some more. So a queue whose bounds were
 -- lowered shrinks to them without a long call.
 local DROPS_PER_MESSAGE, MORE_DROPS = 2, 100
--- Maximum number of returned items at the head of a facet among which a call inserts those that it returns: those of the
--- parts before it (a request has up to 1,000 receipts), and as many of earlier requests.
-local MAX_PRECEDING = 2000
+-- Maximum number of returned items at the head of a facet among which a call inserts those that it returns.
+local MAX_PRECEDING = 1000
 
 -- Lua's own conversion writes 1.7e+15, but ids and times must keep every digit.
 local function text(number)
