@@ -16,7 +16,7 @@ local json = require("signalbox.json")
 
 local find, format, lower, gsub, sub = string.find, string.format, string.lower, string.gsub, string.sub
 local floor = math.floor
-local type, pairs, tostring, ipairs, select = type, pairs, tostring, ipairs, select
+local type, pairs, tostring, ipairs, setmetatable = type, pairs, tostring, ipairs, setmetatable
 local log, WARN = ngx.log, ngx.WARN
 
 local _M = {}
@@ -29,7 +29,7 @@ local MAX_NAME, MAX_VALUE = 128, 8192
 local take = {}
 
 -- Set during one read; nothing yields in between.
-local complaints
+local complaints = {}
 
 local function refuse(where, wanted)
     complaints[#complaints + 1] = where .. " must be " .. wanted
@@ -176,37 +176,40 @@ end
 -- ── without secrets ────────────────────────────────────────────────────────────────────────────────────────────────
 
 local HIDDEN = "(hidden)"
+_M.HIDDEN = HIDDEN
 
--- The table at the end of a path of names, or an empty one.
-local function inner(value, ...)
-    for i = 1, select("#", ...) do
-        value = type(value) == "table" and value[select(i, ...)] or {}
+-- What an operator without a token may see of a policy: not the hashes of passwords, the values of headers for
+-- instances, and the value that passes maintenance. The API hides the same
+-- (crates/admin-api/src/api/routing/hosts.rs). `true` shows a value, a table shows the listed fields of an object and
+-- the names of others, `each` is for the items of an array. Everything else is hidden, because a newer pacemaker may
+-- write it.
+local ACCESS = { allow = true, deny = true, forward = true, basic = { realm = true, users = {} } }
+local SHOWN = {}
+for _, part in ipairs(PARTS) do
+    -- A part asks for each field that it knows.
+    part.read(setmetatable({}, { __index = function(_, field) SHOWN[field] = true end }), take, {})
+end
+SHOWN.access = ACCESS
+SHOWN.headers = { request = { remove = true, set = {} }, response = true }
+SHOWN.maintenance = { status = true, body = true, content_type = true, retry_after = true, since_ms = true, by = true,
+    except_header = { name = true } }
+SHOWN.paths = { each = { path = true, match = true, strip = true, service = true, redirect = true, access = ACCESS } }
+
+local function hide(value, shown)
+    if shown == true then
+        return value
+    elseif not shown or type(value) ~= "table" then
+        return HIDDEN
     end
-    return type(value) == "table" and value or {}
+    for name, one in pairs(value) do
+        value[name] = hide(one, type(name) == "number" and shown.each or shown[name])
+    end
+    return value
 end
 
--- The JSON of a policy, as an operator without a token may see it: without hashes of passwords, values of headers for
--- instances, and the value that passes maintenance. The API hides the same (crates/admin-api/src/api/routing/hosts.rs).
+-- The JSON of a policy without its secrets.
 function _M.without_secrets(text)
-    local policy = json.decode(text)
-    if type(policy) ~= "table" then
-        return json.string(HIDDEN)
-    end
-    -- Rules for paths have passwords of their own.
-    local maps = { inner(policy, "access", "basic", "users"), inner(policy, "headers", "request", "set") }
-    for _, rule in ipairs(inner(policy, "paths")) do
-        maps[#maps + 1] = inner(rule, "access", "basic", "users")
-    end
-    for _, map in ipairs(maps) do
-        for name in pairs(map) do
-            map[name] = HIDDEN
-        end
-    end
-    local except = inner(policy, "maintenance", "except_header")
-    if except.value ~= nil then
-        except.value = HIDDEN
-    end
-    return json.encode(policy) or json.string(HIDDEN)
+    return json.encode(hide(json.decode(text), SHOWN)) or json.string(HIDDEN)
 end
 
 return _M

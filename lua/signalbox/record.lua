@@ -188,10 +188,12 @@ function _M.encode(record)
     return escape(_M.log_key(record)) .. "\t" .. escape(record.policy or "") .. "\t" .. concat(list, " ", from, to)
 end
 
--- The text of encode() without the secrets in its policy.
+-- The text of encode() without the secrets in its policy. Of another text, nothing is shown.
 function _M.without_secrets(text)
-    local log_key, policy, rest = match(text, "^([^\t]*)\t([^\t]+)\t([^\t]*)$")
+    local log_key, policy, rest = match(text, "^([^\t]*)\t([^\t]*)\t([^\t]*)$")
     if not log_key then
+        return policy_rules.HIDDEN
+    elseif policy == "" then
         return text
     end
     return log_key .. "\t" .. escape(policy_rules.without_secrets(unescape(policy))) .. "\t" .. rest

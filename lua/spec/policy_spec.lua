@@ -215,4 +215,29 @@ return function(it)
             end
         end
     end)
+
+    it("shows no value of a policy that may be a secret, nor one that it does not know", function()
+        local function shown(text)
+            return cjson.decode(policy.without_secrets(text))
+        end
+        equal(shown([[{"access":{"allow":["10.0.0.0/8"],"basic":{"realm":"R","users":{"ann":"secret"}}},
+            "headers":{"request":{"set":{"X-Key":"secret"},"remove":["X-Old"]},"response":{"set":{"X-A":"b"}}},
+            "maintenance":{"status":503,"except_header":{"name":"X-Pass","value":"secret"}},"hold_ms":5}]]),
+            { access = { allow = { "10.0.0.0/8" }, basic = { realm = "R", users = { ann = "(hidden)" } } },
+                headers = { request = { set = { ["X-Key"] = "(hidden)" }, remove = { "X-Old" } },
+                    response = { set = { ["X-A"] = "b" } } },
+                maintenance = { status = 503, except_header = { name = "X-Pass", value = "(hidden)" } }, hold_ms = 5 })
+        equal(shown('{"paths":[{"path":"/a","access":{"basic":{"users":{"bob":"secret"}}}}]}').paths[1],
+            { path = "/a", access = { basic = { users = { bob = "(hidden)" } } } })
+        for _, text in ipairs({ '"secret"', "secret", '{"new":"secret"}', '{"new":{"part":"secret"}}', '["secret"]',
+            '{"access":"secret"}', '{"access":{"new":"secret"}}', '{"access":{"basic":"secret"}}',
+            '{"access":{"basic":{"users":"secret"}}}', '{"access":{"basic":{"users":["secret"]}}}',
+            '{"headers":"secret"}', '{"headers":["secret"]}', '{"headers":{"request":{"set":"secret"}}}',
+            '{"headers":{"request":{"set":{"X-Key":["secret"]}}}}', '{"headers":{"request":{"add":"secret"}}}',
+            '{"maintenance":{"except_header":"secret"}}', '{"maintenance":{"except":"secret"}}',
+            '{"paths":"secret"}', '{"paths":["secret"]}', '{"paths":[{"access":["secret"]}]}',
+            '{"paths":{"x":{"access":"secret"}}}', '{"paths":[{"new":"secret"}]}' }) do
+            equal({ text, (policy.without_secrets(text):find("secret", 1, true)) }, { text, nil })
+        end
+    end)
 end

@@ -87,4 +87,14 @@ return function(it)
         equal({ record.plain_has_several(plain), record.plain_has_several(single), record.plain_log_key(plain),
             record.plain_log_key(single) }, { true, false, "17", "null" })
     end)
+
+    it("shows of the text of another version that something is hidden", function()
+        local text = record.encode(record.make("x", { "127.0.0.1:1" }, "17", '{"hold_ms":5}'))
+        equal(record.without_secrets(text), text)
+        text = record.encode(record.make("x", { "127.0.0.1:1" }, "17", nil))
+        equal(record.without_secrets(text), text)
+        for _, other in ipairs({ text .. "\tsecret", "secret", "17\tsecret", "" }) do
+            equal(record.without_secrets(other), "(hidden)")
+        end
+    end)
 end

@@ -25,6 +25,7 @@ async function edits(page) {
     check((await api("GET", "/hosts/rules.test")).rules === undefined, "nothing was saved");
 
     await page.getByLabel("Wait for an instance, ms").fill("2000");
+    await page.getByLabel("Buffer responses").selectOption("true");
     await page.getByLabel("Allowed networks").fill("10.0.0.0/8\n127.0.0.0/8");
     await page.getByLabel("Methods").fill("get post");
     await page.getByRole("button", { name: "Add a path" }).press("Enter");
@@ -34,7 +35,7 @@ async function edits(page) {
     await shoot(page, "policy");
     await save(page);
     const question = await page.locator("#confirm-text").textContent();
-    check(question.includes("hold_ms: default → 2000"), question);
+    check(question.includes("hold_ms: default → 2000") && question.includes("buffering: default → true"), question);
     const command = await page.locator("#confirm-command").textContent();
     check(command.includes("signalbox hosts set-policy rules.test") && command.includes("curl -X PUT"), command);
     await page.locator("#confirm-yes").press("Enter");

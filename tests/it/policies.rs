@@ -50,12 +50,35 @@ async fn a_policy_is_active_in_every_worker_when_its_put_is_answered() {
 
 /// A later Signalbox stored it.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_policy_that_cannot_be_read_can_be_removed() {
+async fn a_policy_that_cannot_be_read_can_be_replaced_and_removed() {
     let system = System::start("policies-unreadable").await;
     call(&system, "PUT", "/hosts/shop.test?wait=20s", json!({"hold_ms": 1})).await;
     let stored: String = system.cli(System::FABRIC, "HGET routes:policies shop.test").await;
     let later = stored.replace("hold_ms", "later_ms");
-    let _added: u64 = system.cli(System::FABRIC, &format!("HSET routes:policies shop.test {later}")).await;
+    let store = format!("HSET routes:policies shop.test {later}");
+    let _added: u64 = system.cli(System::FABRIC, &store).await;
+    // What keeps a part of it says what to do.
+    let hidden = json!({"access": {"basic": {"users": {"ann": "(hidden)"}}}});
+    for (method, target, body) in [
+        ("PUT", "/hosts/shop.test", hidden),
+        ("PUT", "/hosts/shop.test", json!({"maintenance": {"status": 503}})),
+        ("PUT", "/hosts/shop.test/paths", json!({"paths": [{"path": "/a", "service": "b.test"}]})),
+        ("PUT", "/hosts/shop.test/pause", json!({})),
+    ] {
+        let answer = system.api(method, target, Some(body)).await;
+        assert_eq!(
+            (answer.status, answer.json()["code"].as_str()),
+            (409, Some("policy_unreadable")),
+            "{target}"
+        );
+        assert!(
+            answer.json()["detail"].as_str().unwrap().contains("set a whole policy"),
+            "{}",
+            answer.text()
+        );
+    }
+    call(&system, "PUT", "/hosts/shop.test?wait=20s", json!({"hold_ms": 2})).await;
+    let _replaced: u64 = system.cli(System::FABRIC, &store).await;
     let removed = system.api("DELETE", "/hosts/shop.test/policy?wait=20s", None).await;
     assert_eq!(removed.status, 204, "{}", removed.text());
     let left: Option<String> = system.cli(System::FABRIC, "HGET routes:policies shop.test").await;

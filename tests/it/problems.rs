@@ -1,10 +1,15 @@
 //! `signalbox doctor` and the dashboard's page Problems report the same findings, in the same words.
 
-use std::collections::BTreeSet;
+use std::{collections::BTreeSet, sync::Arc};
 
 use serde_json::{Value, json};
 use signalbox_testkit::{PATIENCE, eventually_within};
 use signalbox_tests::{system::System, upstream::App};
+use tokio::{
+    io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader},
+    net::{TcpListener, TcpStream},
+    sync::watch,
+};
 
 use super::command::{DEAF, ORDERS, type_at, type_in};
 
@@ -212,4 +217,66 @@ async fn operators_find_answers(system: &System) {
         let text = format!("{}{}", said.out, said.wrong);
         assert!(answers.iter().all(|answer| text.contains(answer)), "{question}: `{command}` shows {text}");
     }
+}
+
+/// Reads requests of a connection. None is answered before all of `CHECKED` were asked.
+async fn answer_together(client: TcpStream, asked: Arc<watch::Sender<BTreeSet<String>>>) {
+    let mut client = BufReader::new(client);
+    let mut line = String::new();
+    while client.read_line(&mut line).await.is_ok_and(|read| read > 0) {
+        if let Some(target) = line.strip_prefix("GET ") {
+            let path = target.split([' ', '?']).next().unwrap_or_default().to_owned();
+            asked.send_modify(|asked| asked.extend([path]));
+        }
+        if line == "\r\n" {
+            let all = |asked: &BTreeSet<String>| CHECKED.iter().all(|path| asked.contains(*path));
+            asked.subscribe().wait_for(all).await.unwrap();
+            let answer = b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n";
+            if client.write_all(answer).await.is_err() {
+                return;
+            }
+        }
+        line.clear();
+    }
+}
+
+const CHECKED: [&str; 12] = [
+    "/routes/convergence",
+    "/edge/status",
+    "/hosts",
+    "/instances",
+    "/stats/top",
+    "/subscriptions",
+    "/queues",
+    "/backends",
+    "/state-machines",
+    "/certificates",
+    "/pacemakers",
+    "/metrics",
+];
+
+/// If it asked one after the other, each request would time out before the next one.
+#[tokio::test(flavor = "multi_thread")]
+async fn checks_of_the_doctor_do_not_wait_for_each_other_and_have_a_fixed_order() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    let asked = Arc::new(watch::Sender::new(BTreeSet::new()));
+    let answering = tokio::spawn({
+        let asked = Arc::clone(&asked);
+        async move {
+            while let Ok((client, _)) = listener.accept().await {
+                tokio::spawn(answer_together(client, Arc::clone(&asked)));
+            }
+        }
+    });
+    let mut outputs = Vec::new();
+    for _ in 0..2 {
+        asked.send_replace(BTreeSet::new());
+        let said = type_at(&url, "token", &["doctor", "--skip-log"]).await;
+        assert!(!said.out.contains("did not answer"), "{}\nasked: {:?}", said.out, asked.borrow());
+        assert!(said.out.contains("hosts") && said.code == Some(0), "{}{}", said.out, said.wrong);
+        outputs.push(said.out);
+    }
+    assert_eq!(outputs[0], outputs[1]);
+    answering.abort();
 }

@@ -5,14 +5,16 @@ use std::{
     time::Duration,
 };
 
+use futures_util::future::join_all;
 use jiff::Timestamp;
 use signalbox_client::{
     Client, Error,
     events::Numbers,
     health::{Edge, PacemakerList},
     machines::{Label, LabelPage, Machines},
+    objects::Backend as RegisteredBackend,
     queues::QueueList,
-    routes::{Filter, Instance as Registered},
+    routes::{Convergence, Filter, Host as RegisteredHost, Instance as Registered},
     segment,
     stats::{Loudest, Recent, Top, Totals},
     with_query,
@@ -24,7 +26,7 @@ use signalbox_diagnosis::{
     installation::{Pacemaker, Part},
     machines::{Held, Machine, Passed},
     messages::{Backend, Bus, Parked, Queue, Subscriber},
-    redis::Role,
+    redis::{Role, Server},
     routers::{Nginx, Router, Table},
     traffic::{Instance, VersionType},
 };
@@ -47,35 +49,37 @@ fn now_ms() -> i64 {
     Timestamp::now().as_millisecond()
 }
 
-/// Reads all reachable facts, and evaluates them.
+/// Reads all reachable facts side by side, so that one that does not answer delays no other, and evaluates them.
 pub(crate) async fn diagnose(args: &Args, progress: &Progress) -> Result<Diagnosis, Failure> {
     let client = args.remote.patient(PATIENCE)?;
-    let mut collection = Collection { client, facts: Facts::skipped("not read"), parts: Vec::new() };
     let here = args.remote.here();
     let targets = match &here {
         Some(running) if args.redis.is_empty() => Target::of(running),
         _ => args.redis.clone(),
     };
-    let unnamed = collection.redis(&targets, progress).await;
-    for part in here.iter().flat_map(|running| &running.parts) {
-        // The Redis servers were read above.
-        if matches!(part.probe, signalbox_stack::Probe::Http(_)) {
-            let failure = part.probe.check().await.err();
-            collection.parts.push(Part { name: part.name.clone(), failure });
-        }
-    }
-    progress.say("reading the API");
-    collection.api().await?;
+    progress.say("reading the API and the Redis servers");
+    let daemons = here.iter().flat_map(|running| &running.parts).filter(|part| {
+        // The Redis servers are read as such.
+        matches!(part.probe, signalbox_stack::Probe::Http(_))
+    });
+    let daemons =
+        daemons.map(async |part| Part { name: part.name.clone(), failure: part.probe.check().await.err() });
+    let servers = targets.iter().map(|target| target.read(now_ms));
+    let (servers, parts, answers) =
+        tokio::join!(join_all(servers), join_all(daemons), Box::pin(Answers::read(&client)));
+    let mut collection = Collection { facts: Facts::skipped("not read"), parts };
+    let unnamed = collection.redis(&targets, servers);
+    collection.api(answers)?;
     collection.facts.request_counted = if args.skip_log {
         Checked::Skipped("--skip-log".to_owned())
     } else {
         progress.say("waiting for a request to be counted");
-        match is_counted(&collection.client).await {
+        match is_counted(&client).await {
             Ok(counted) => Checked::Known(counted),
             Err(error) => Checked::Skipped(error.to_string()),
         }
     };
-    let Collection { mut facts, parts, .. } = collection;
+    let Collection { mut facts, parts } = collection;
     facts.parts = Checked::Known(parts);
     facts.time_zones = Checked::Known(time_zones_are_known());
     let mut diagnosis = signalbox_diagnosis::diagnose(&facts, u64::try_from(now_ms()).unwrap_or(0));
@@ -90,25 +94,96 @@ fn time_zones_are_known() -> bool {
         .all(|name| jiff::tz::TimeZone::get(name).is_ok())
 }
 
-/// Facts that are being collected.
+type Answer<T> = Result<T, Error>;
+
+/// What the API answered, each with its own time.
+struct Answers {
+    routers: Answer<Convergence>,
+    edge: Answer<Edge>,
+    hosts: Answer<Vec<RegisteredHost>>,
+    instances: Answer<Vec<Registered>>,
+    loudest: Answer<BTreeMap<String, Recent>>,
+    subscribers: Answer<Vec<Subscriber>>,
+    queues: Answer<QueueList>,
+    backends: Answer<Vec<RegisteredBackend>>,
+    machines: Answer<Vec<Machine>>,
+    certificates: Answer<Vec<certificates::Row>>,
+    pacemakers: Answer<PacemakerList>,
+    metrics: Answer<Metrics>,
+    /// Objects that are parked.
+    parked: Vec<String>,
+}
+
+impl Answers {
+    async fn read(client: &Client) -> Self {
+        let filter = Filter::default();
+        let (routes, registered) = (client.routes(), client.routes());
+        let routing = async {
+            tokio::join!(
+                async { client.routes().convergence().await },
+                client.get("/edge/status"),
+                routes.hosts(),
+                registered.instances(&filter),
+                loudest(client),
+            )
+        };
+        let messages = async {
+            tokio::join!(
+                subscribers(client),
+                client.get("/queues"),
+                client.get("/backends"),
+                machines(client),
+            )
+        };
+        let rest =
+            async { tokio::join!(certificates::rows(client), client.get("/pacemakers"), metrics(client)) };
+        let (routing, messages, rest) = tokio::join!(Box::pin(routing), Box::pin(messages), Box::pin(rest));
+        let (routers, edge, hosts, instances, loudest) = routing;
+        let (subscribers, queues, backends, machines) = messages;
+        let (certificates, pacemakers, (metrics, parked)) = rest;
+        Self {
+            routers,
+            edge,
+            hosts,
+            instances,
+            loudest,
+            subscribers,
+            queues,
+            backends,
+            machines,
+            certificates,
+            pacemakers,
+            metrics,
+            parked,
+        }
+    }
+}
+
+/// The metrics page, and the names of parked objects if it counts some.
+async fn metrics(client: &Client) -> (Answer<Metrics>, Vec<String>) {
+    let metrics = client.text("/metrics").await.map(|page| Metrics::read(&page));
+    let is_parked =
+        metrics.as_ref().ok().and_then(|metrics| metrics.parked().known().map(|one| one.count > 0));
+    let parked = match is_parked {
+        Some(true) => objects::parked(client, MAX_PARKED).await.unwrap_or_default(),
+        _ => Vec::new(),
+    };
+    (metrics, parked.into_iter().map(|one| one.object).collect())
+}
+
+/// Facts that are being collected, always in the same order.
 struct Collection {
-    client: Client,
     facts: Facts,
     parts: Vec<Part>,
 }
 
 impl Collection {
-    /// Reads the Redis servers. Returns the roles of which no server is known.
-    async fn redis(&mut self, targets: &[Target], progress: &Progress) -> Vec<Skipped> {
+    /// Sorts the answers of the Redis servers. Returns the roles of which no server is known.
+    fn redis(&mut self, targets: &[Target], servers: Vec<Server>) -> Vec<Skipped> {
         if targets.is_empty() {
             let reason = "no server is known; name them with --redis, such as --redis stats=redis://…";
             self.facts.redis = Checked::Skipped(reason.to_owned());
             return Vec::new();
-        }
-        let mut servers = Vec::new();
-        for target in targets {
-            progress.say(&format!("reading {}", target.address()));
-            servers.push(target.read(now_ms).await);
         }
         self.facts.redis = Checked::Known(servers);
         let missing = Role::ALL.into_iter().filter(|role| targets.iter().all(|target| target.role != *role));
@@ -134,12 +209,12 @@ impl Collection {
         Ok(Checked::Skipped(error.to_string()))
     }
 
-    async fn api(&mut self) -> Result<(), Failure> {
-        self.edge().await?;
-        self.traffic().await?;
-        self.messages().await?;
-        self.machines().await?;
-        let answer = certificates::rows(&self.client).await.map(|rows| {
+    fn api(&mut self, answers: Answers) -> Result<(), Failure> {
+        self.edge(answers.routers, answers.edge)?;
+        self.traffic(answers.hosts, answers.instances, answers.loudest)?;
+        self.messages(answers.subscribers, answers.queues, answers.backends)?;
+        self.facts.machines = self.checked("machines", answers.machines)?;
+        let answer = answers.certificates.map(|rows| {
             let one = |row: certificates::Row| Certificate {
                 name: row.server_name,
                 ends: row.not_after,
@@ -149,26 +224,19 @@ impl Collection {
             rows.into_iter().map(one).collect()
         });
         self.facts.certificates = self.checked("certificates", answer)?;
-        let answer = self.client.get::<PacemakerList>("/pacemakers").await.map(|all| {
+        let answer = answers.pacemakers.map(|all| {
             let one =
                 |one: signalbox_client::health::Pacemaker| Pacemaker { node: one.node, version: one.version };
             all.pacemakers.into_iter().map(one).collect()
         });
         self.facts.pacemakers = self.checked("pacemakers", answer)?;
-        let answer = self.client.text("/metrics").await.map(|page| Metrics::read(&page));
-        match self.checked("metrics", answer)? {
+        match self.checked("metrics", answers.metrics)? {
             Checked::Known(metrics) => {
                 self.facts.counting = metrics.counting();
                 self.facts.evaluation = metrics.evaluation();
                 self.facts.parked_objects = match metrics.parked() {
-                    Checked::Known(parked) if parked.count > 0 => {
-                        let names = objects::parked(&self.client, MAX_PARKED).await.unwrap_or_default();
-                        Checked::Known(Parked {
-                            names: names.into_iter().map(|one| one.object).collect(),
-                            ..parked
-                        })
-                    }
-                    parked => parked,
+                    Checked::Known(parked) => Checked::Known(Parked { names: answers.parked, ..parked }),
+                    skipped @ Checked::Skipped(_) => skipped,
                 };
                 self.facts.credentials = metrics.credentials();
                 self.facts.idempotency_keys = metrics.idempotency_keys();
@@ -184,8 +252,8 @@ impl Collection {
         Ok(())
     }
 
-    async fn edge(&mut self) -> Result<(), Failure> {
-        let answer = self.client.routes().convergence().await.map(|state| {
+    fn edge(&mut self, routers: Answer<Convergence>, edge: Answer<Edge>) -> Result<(), Failure> {
+        let answer = routers.map(|state| {
             let router = |router: signalbox_client::routes::Router| Router {
                 node: router.node,
                 age_ms: router.age_ms,
@@ -199,8 +267,7 @@ impl Collection {
             state.routers.into_iter().map(router).collect()
         });
         self.facts.routers = self.checked("routers", answer)?;
-        let answer = self.client.get("/edge/status").await;
-        let nginx = answer.map(|edge: Edge| Nginx { connected: edge.connected, alarm: edge.alarm });
+        let nginx = edge.map(|edge| Nginx { connected: edge.connected, alarm: edge.alarm });
         self.facts.nginx = match nginx {
             // The request goes to one of the daemons.
             Err(error) if error.status() == Some(404) => {
@@ -212,10 +279,13 @@ impl Collection {
     }
 
     /// Hosts, their instances, and the last minute of their version types.
-    async fn traffic(&mut self) -> Result<(), Failure> {
-        let hosts = self.client.routes().hosts().await;
+    fn traffic(
+        &mut self,
+        hosts: Answer<Vec<RegisteredHost>>,
+        instances: Answer<Vec<Registered>>,
+        loudest: Answer<BTreeMap<String, Recent>>,
+    ) -> Result<(), Failure> {
         let hosts = self.checked("hosts", hosts)?;
-        let instances = self.client.routes().instances(&Filter::default()).await;
         let instances = self.checked("instances", instances)?;
         let (hosts, instances) = match (hosts, instances) {
             (Checked::Known(hosts), Checked::Known(instances)) => (hosts, instances),
@@ -251,13 +321,17 @@ impl Collection {
         }
         self.facts.hosts = Checked::Known(checked_hosts);
         self.facts.instances = Checked::Known(checked_instances);
-        let answer = minutes(&self.client, version_types).await;
+        let answer = loudest.map(|read| minutes(read, &version_types));
         self.facts.traffic = self.checked("statistics", answer)?;
         Ok(())
     }
 
-    async fn messages(&mut self) -> Result<(), Failure> {
-        let answer = subscribers(&self.client).await;
+    fn messages(
+        &mut self,
+        answer: Answer<Vec<Subscriber>>,
+        queues: Answer<QueueList>,
+        backends: Answer<Vec<RegisteredBackend>>,
+    ) -> Result<(), Failure> {
         self.facts.bus = match &answer {
             Ok(_) => Checked::Known(Bus { accepts_events: true }),
             Err(error) if error.code() == Some("fabric_uninitialized") => {
@@ -270,25 +344,16 @@ impl Collection {
             Err(error) if error.code() == Some("fabric_uninitialized") => Checked::Skipped(error.to_string()),
             answer => self.checked("subscribers", answer)?,
         };
-        let answer = self.client.get::<QueueList>("/queues").await.map(|list| {
+        let answer = queues.map(|list| {
             list.queues.into_iter().map(|one| Queue { name: one.name, dead: one.messages.dead }).collect()
         });
         self.facts.queues = self.checked("queues", answer)?;
-        let answer = self.client.get::<Vec<_>>("/backends").await.map(|backends| {
-            let one = |one: signalbox_client::objects::Backend| Backend {
-                name: one.name,
-                disabled: one.disabled,
-                dead: one.dead,
-            };
+        let answer = backends.map(|backends| {
+            let one =
+                |one: RegisteredBackend| Backend { name: one.name, disabled: one.disabled, dead: one.dead };
             backends.into_iter().map(one).collect()
         });
         self.facts.backends = self.checked("backends", answer)?;
-        Ok(())
-    }
-
-    async fn machines(&mut self) -> Result<(), Failure> {
-        let answer = machines(&self.client).await;
-        self.facts.machines = self.checked("machines", answer)?;
         Ok(())
     }
 }
@@ -326,24 +391,28 @@ fn state(host: &signalbox_client::routes::Host, unhealthy: u64) -> State {
     }
 }
 
-/// The requests of the last minute: of the version types with most requests, and of those with most errors, for each of
-/// their hosts.
-async fn minutes(
-    client: &Client,
-    version_types: BTreeMap<String, BTreeSet<String>>,
-) -> Result<Vec<VersionType>, Error> {
+/// The requests of the last minute: of the version types with most requests, and of those with most errors.
+async fn loudest(client: &Client) -> Answer<BTreeMap<String, Recent>> {
     let mut read: BTreeMap<String, Recent> = BTreeMap::new();
     for by in ["requests", "errors"] {
         let asked = Loudest { by: Some(by.to_owned()), limit: Some(MAX_VERSION_TYPES), ..Loudest::default() };
         let top: Top = client.get(&with_query("/stats/top", &asked)).await?;
         read.extend(top.version_types.into_iter().map(|one| (one.id, one.recent)));
     }
+    Ok(read)
+}
+
+/// The same for each host of the version types.
+fn minutes(
+    read: BTreeMap<String, Recent>,
+    version_types: &BTreeMap<String, BTreeSet<String>>,
+) -> Vec<VersionType> {
     let of = |(id, recent): (String, Recent)| {
         let hosts = version_types.get(&id).cloned().unwrap_or_default();
         let (requests, failed) = (recent.requests, recent.server_errors.saturating_sub(recent.edge_5xx));
         hosts.into_iter().map(move |host| VersionType { id: id.clone(), host, requests, failed })
     };
-    Ok(read.into_iter().flat_map(of).collect())
+    read.into_iter().flat_map(of).collect()
 }
 
 async fn machines(client: &Client) -> Result<Vec<Machine>, Error> {

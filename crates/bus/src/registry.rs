@@ -209,8 +209,9 @@ fn retire(
     write: &mut impl FnMut(&'static str, Key<FabricSpace>, Vec<String>),
 ) {
     write("HSET", keys.purge(), vec![token.to_owned(), generation.to_string()]);
-    write("HDEL", keys.dead_bytes(), vec![token.to_owned()]);
-    write("HDEL", keys.changed(), vec![token.to_owned()]);
+    for key in [keys.gauges_event(), keys.gauges_batch(), keys.dead_bytes(), keys.changed()] {
+        write("HDEL", key, vec![token.to_owned()]);
+    }
     write("ZREM", keys.replays(), vec![token.to_owned()]);
     for key in [keys.subscriber(token), keys.dead(token), keys.attempts(token), keys.replay(token)] {
         write("DEL", key, Vec::new());

@@ -48,6 +48,9 @@ impl Handle {
         if from_ms >= to_ms {
             return Err(Error::OutOfRange { field: "to", least: from_ms + 1, most: u64::MAX });
         }
+        // A shard that has not seen yet that an earlier subscription ended removes the replay when it does.
+        let view = self.core.refresh().await?;
+        self.core.spread(&view).await?;
         for store in &self.core.stores {
             let now_ms = store.now_ms().await?;
             let state = ReplayState {

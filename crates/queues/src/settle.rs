@@ -93,17 +93,11 @@ impl Handle {
             }
         }
         for (shard, mut receipts) in by_shard {
-            // Messages return to the heads of their facets, so the part with the first ones is the last.
             if receipts.len() > SETTLE_PART {
                 receipts.sort_unstable_by_key(|(_, one)| one.id);
             }
             let held: Vec<Held> = receipts.iter().map(|(_, one)| (one.id, one.proof())).collect();
-            let mut found = Vec::new();
-            for part in held.rchunks(SETTLE_PART) {
-                let mut settled = action.carry_out(&self.inner, shard, queue, part).await?;
-                settled.append(&mut found);
-                found = settled;
-            }
+            let found = self.in_parts(shard, queue, &held, action).await?;
             let mut now_ms = None;
             for ((place, receipt), found) in receipts.iter().zip(found) {
                 answers[*place] = match found {
@@ -122,6 +116,34 @@ impl Handle {
             self.inner.metrics.settled(queue, settled.result(), 1);
         }
         Ok(answers)
+    }
+
+    /// Settles messages of a shard. Those that become dead letters are appended to them, so the part with the first ones is the
+    /// first. Others return to the heads of their facets, so their part with the first ones is the last.
+    async fn in_parts(
+        &self,
+        shard: usize,
+        queue: &str,
+        held: &[Held],
+        action: Action,
+    ) -> Result<Vec<Option<Settled>>, Error> {
+        let returns = matches!(action, Action::Nack(Disposition::After(_) | Disposition::Backoff));
+        let (append, rest) = match action {
+            _ if !returns || held.len() <= SETTLE_PART => (action, None),
+            _ => (Action::Nack(Disposition::Exhausted), Some(action)),
+        };
+        let mut found = Vec::with_capacity(held.len());
+        for part in held.chunks(SETTLE_PART) {
+            found.extend(append.carry_out(&self.inner, shard, queue, part).await?);
+        }
+        let Some(rest) = rest else { return Ok(found) };
+        for (part, found) in held.chunks(SETTLE_PART).zip(found.chunks_mut(SETTLE_PART)).rev() {
+            let settled = rest.carry_out(&self.inner, shard, queue, part).await?;
+            for (found, settled) in found.iter_mut().zip(settled) {
+                *found = found.or(settled);
+            }
+        }
+        Ok(found)
     }
 }
 

@@ -53,6 +53,18 @@ pub enum Error {
         /// The current revision; 0 without a policy.
         revision: u64,
     },
+    /// The stored policy of the host cannot be read, and the change depends on it.
+    #[error(
+        "the stored policy of {hostname} cannot be read, because a later version stored it or it is damaged. Remove it, or set \
+         a whole policy without `(hidden)`, `pause` and `maintenance`, and without `If-Match` and `If-None-Match`"
+    )]
+    PolicyUnreadable {
+        /// The host.
+        hostname: String,
+        /// The problem.
+        #[source]
+        source: serde_json::Error,
+    },
     /// The instance does not have the revision that the client has read.
     #[error("the instance has the revision {revision}; read it again")]
     InstanceChanged {

@@ -1,6 +1,7 @@
 -- Drops the oldest batch of a subscriber that is not in flight, or its oldest events if it has many, and records the gap. The
--- reason to drop is checked in the same step, because the subscriber may have caught up in the meantime. Its first write frees
--- memory, so it works at the memory limit.
+-- reason to drop is checked in the same step, because the subscriber may have caught up in the meantime. Batches of a
+-- subscription that ended are not dropped but removed (`purge.lua`): they are not the present subscription's. Its first write
+-- frees memory, so it works at the memory limit.
 -- KEYS[1-9]: the keys of the lanes, see lanes.lua
 -- ARGV[1]: string, token of the subscriber
 -- ARGV[2]: string, reason, for the gap
@@ -36,7 +37,8 @@ local function main(lanes)
   -- current one.
   local oldest
   for _, generation in ipairs(lanes.generations(token)) do
-    for number = 0, generation.lanes - 1 do
+    local count = lanes.has_ended(token, generation.name) and 0 or generation.lanes
+    for number = 0, count - 1 do
       local name = generation.name .. '.' .. number
       local job = lanes.job(token, generation.name, number)
       local at = in_flight[job] and 1 or 0

@@ -2,8 +2,8 @@
 -- The lanes: shared code of every script that appends to batches or changes jobs. It is appended to those scripts at
 -- compile time, which define `main(lanes)` above. Their first nine KEYS are the ones of this file, in this order:
 --   1 zset  bus:batches:index          batch id -> created, unix ms
---   2 hash  bus:batches:gauges:event   token -> events in batches
---   3 hash  bus:batches:gauges:batch   token -> batches
+--   2 hash  bus:batches:gauges:event   token -> events in batches of its subscription
+--   3 hash  bus:batches:gauges:batch   token -> batches of its subscription
 --   4 set   bus:jobs:index:main        every job, whatever its state
 --   5 zset  bus:jobs:scheduled:main    job -> due, unix ms
 --   6 list  bus:jobs:instant:main      jobs that workers can take
@@ -199,11 +199,14 @@ local function add_to_gauge(key, field, delta)
   if redis.call('HINCRBY', key, field, text(delta)) <= 0 then redis.call('HDEL', key, field) end
 end
 
--- Changes the gauges of a token (its events and batches), and the number of batches of a generation.
+-- Changes the gauges of a token (its events and batches), and the number of batches of a generation. What is removed of a
+-- subscription that ended is not in the gauges: they were removed when it ended.
 function lanes.count(token, generation, events, batches)
-  if events ~= 0 then add_to_gauge(KEYS[2], token, events) end
+  if events >= 0 or not lanes.has_ended(token, generation) then
+    if events ~= 0 then add_to_gauge(KEYS[2], token, events) end
+    if batches ~= 0 then add_to_gauge(KEYS[3], token, batches) end
+  end
   if batches == 0 then return end
-  add_to_gauge(KEYS[3], token, batches)
   local left = redis.call('HINCRBY', generations_key(token), generation, batches)
   if left <= 0 and batches < 0 then
     local generations = lanes.generations(token)

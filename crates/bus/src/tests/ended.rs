@@ -15,7 +15,7 @@ async fn count(hands: &Hands, command: &'static str, key: &str) -> i64 {
 /// What the registry's change does to the shard when the subscription ends.
 async fn end(hands: &Hands) {
     let redis = hands.store.shard().redis();
-    number(redis, "HSET", &["bus:purge", "s", "1"]).await;
+    hands.end("s", "1").await;
     for key in ["bus:subscriber:s", "bus:dead:s"] {
         number(redis, "DEL", &[key]).await;
     }
@@ -151,4 +151,45 @@ async fn a_shard_that_is_informed_after_the_client_subscribed_again_forgets_the_
         let forget = Command { name: "DEL", key, args: Vec::new() };
         assert!(commands.contains(&forget), "{forget:?} is missing in {commands:?}");
     }
+    for key in [bus.gauges_event(), bus.gauges_batch()] {
+        let forget = Command { name: "HDEL", key, args: vec!["s".to_owned()] };
+        assert!(commands.contains(&forget), "{forget:?} is missing in {commands:?}");
+    }
+}
+
+#[tokio::test]
+async fn events_of_an_ended_subscription_do_not_count_for_the_next_one() {
+    let server = Server::in_memory().await;
+    let mut hands = Hands::new(&server, vec![subscriber("s", 1, 2, 0)]).await;
+    hands.publish_urls(&["a", "b", "c", "d"]).await;
+    let taken = hands.take("w").await;
+    end(&hands).await;
+    let id = subscribe_again(&mut hands, "e").await;
+    assert_eq!(hands.store.waiting("s").await.unwrap(), 1);
+    let numbers = hands.store.numbers().await.unwrap();
+    assert_eq!((numbers.events["s"], numbers.batches["s"]), (1, 1));
+    // One event waits for it, as many as it may keep, whatever waits to be removed.
+    assert_eq!(hands.store.drop_above("s", "limit", 1).await.unwrap(), None);
+    assert!(!hands.ack(&taken).await);
+    purge(&hands).await;
+    assert_eq!(hands.store.waiting("s").await.unwrap(), 1, "the removal does not lower it");
+    assert_only(&hands, id).await;
+    assert_eq!(hands.store.waiting("s").await.unwrap(), 0);
+}
+
+#[tokio::test]
+async fn batches_of_an_ended_subscription_are_not_dropped_in_place_of_those_of_the_next_one() {
+    let server = Server::in_memory().await;
+    let mut hands = Hands::new(&server, vec![subscriber("s", 1, 1, 0)]).await;
+    hands.publish_urls(&["a", "b"]).await;
+    end(&hands).await;
+    hands.time.advance(1);
+    subscribe_again(&mut hands, "c").await;
+    assert_eq!(hands.store.drop_oldest("s", "limit").await.unwrap(), Some(1));
+    assert_eq!(hands.store.waiting("s").await.unwrap(), 0, "the one of the present subscription");
+    assert_eq!(hands.store.drop_oldest("s", "limit").await.unwrap(), None);
+    purge(&hands).await;
+    // Jobs that could be taken are found to be empty.
+    assert_eq!(hands.turn(&["w", "x"]).await.taken, []);
+    assert_true(hands.store.shard().redis(), "the removal").await;
 }

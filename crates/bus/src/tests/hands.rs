@@ -149,6 +149,15 @@ impl Hands {
         self.publish(&events).await.into_iter().map(|(id, _, _)| id.0).collect()
     }
 
+    /// What the registry's change does to the lanes when the subscription of this generation ends.
+    pub(super) async fn end(&self, token: &str, generation: &str) {
+        let redis = self.store.shard().redis();
+        number(redis, "HSET", &["bus:purge", token, generation]).await;
+        for gauge in ["bus:batches:gauges:event", "bus:batches:gauges:batch"] {
+            number(redis, "HDEL", &[gauge, token]).await;
+        }
+    }
+
     pub(super) async fn turn(&self, workers: &[&str]) -> Turn {
         let workers: Vec<String> = workers.iter().map(ToString::to_string).collect();
         self.store.acquire(&workers, 1000, 256).await.expect("a turn")

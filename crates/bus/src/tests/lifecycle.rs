@@ -347,10 +347,10 @@ async fn a_subscription_that_ends_is_cleared_away_part_by_part_and_its_worker_co
     let turn = hands.turn(&["v", "w"]).await;
     let held = turn.taken.iter().find(|taken| taken.held.token == "s").expect("a job of it").clone();
     let redis = hands.store.shard().redis().clone();
-    number(&redis, "HSET", &["bus:purge", "s", "1"]).await;
+    hands.end("s", "1").await;
     // One pacemaker removes a part and dies; another continues.
     assert!(hands.store.purge("s", 77).await.unwrap());
-    let left = number(&redis, "HGET", &["bus:batches:gauges:batch", "s"]).await;
+    let left = number(&redis, "HGET", &["bus:generations:s", "1"]).await;
     assert!((30..40).contains(&left), "{left}");
     // The client subscribes again in the meantime: the new lanes are not removed.
     hands.fan_out.targets[0].generation = 2;

@@ -132,7 +132,7 @@ async fn lanes_are_removed_without_a_search_among_the_jobs_of_other_subscribers(
     let objects: Vec<String> = (0..100).map(|n| format!("o{n}")).collect();
     hands.publish_urls(&objects.iter().map(String::as_str).collect::<Vec<_>>()).await;
     let redis = hands.store.shard().redis().clone();
-    number(&redis, "HSET", &["bus:purge", "s", "1"]).await;
+    hands.end("s", "1").await;
     let before = calls(&redis, "lrem").await;
     while hands.store.purge("s", 100).await.unwrap() {}
     assert_eq!(calls(&redis, "lrem").await, before);
@@ -240,8 +240,8 @@ async fn work_on_large_lanes(batches: u64, most: Option<u64>) {
             hands.store.trim(&segments).await.unwrap();
         })
         .await;
-    number(&redis, "HSET", &["bus:purge", "s", "1"]).await;
     let waits = number(&redis, "HGET", &["bus:batches:gauges:event", "s"]).await;
+    hands.end("s", "1").await;
     assert!(waits > (FULL * (batches - 6)).cast_signed(), "{waits}");
     observed
         .run("end a subscription", size, async {
@@ -276,7 +276,7 @@ async fn work_on_many_subscribers(subscribers: usize, most: Option<u64>) {
     observed.run("check one", size, hands.store.audit("s5:5", 2_000, &[])).await.unwrap();
     observed.run("drop the oldest batch", size, hands.store.drop_oldest("s5:5", "limit")).await.unwrap();
     observed.run("numbers of all", size, hands.store.numbers()).await.unwrap();
-    number(&redis, "HSET", &["bus:purge", "s6:6", "1"]).await;
+    hands.end("s6:6", "1").await;
     observed
         .run("end a subscription", size, hands.store.purge("s6:6", crate::housekeeping::PURGE_PART))
         .await

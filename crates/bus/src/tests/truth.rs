@@ -28,7 +28,13 @@ pub(super) async fn violations(redis: &Fabric) -> Vec<String> {
         }
     }
 
-    // Each batch is in one lane and in the index, and the gauges are their sum.
+    let ended: BTreeMap<String, u64> = strings(redis, "HGETALL", &["bus:purge"])
+        .await
+        .chunks(2)
+        .map(|pair| (pair[0].clone(), pair[1].parse().unwrap()))
+        .collect();
+
+    // Each batch is in one lane and in the index, and the gauges are the sum over those of subscriptions that have not ended.
     let mut listed = BTreeSet::new();
     let (mut events, mut batches) = (BTreeMap::<String, i64>::new(), BTreeMap::<String, i64>::new());
     let mut generations = BTreeMap::<(String, String), i64>::new();
@@ -42,9 +48,11 @@ pub(super) async fn violations(redis: &Fabric) -> Vec<String> {
                 wrong.push(format!("batch {bid} of {token} {lane} holds {contents:?}"));
                 continue;
             }
-            *events.entry(token.clone()).or_default() += contents.len() as i64 - 3;
-            *batches.entry(token.clone()).or_default() += 1;
             let generation = lane.split('.').next().unwrap().to_owned();
+            if ended.get(token).is_none_or(|ended| generation.parse::<u64>().unwrap() > *ended) {
+                *events.entry(token.clone()).or_default() += contents.len() as i64 - 3;
+                *batches.entry(token.clone()).or_default() += 1;
+            }
             *generations.entry((token.clone(), generation)).or_default() += 1;
             for item in &contents[3..] {
                 let (id, segment) = match item.split_once('@') {

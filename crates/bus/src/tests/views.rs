@@ -72,6 +72,28 @@ async fn a_change_does_not_replace_values_that_were_read_later() {
     assert_eq!(here.registry().subscriptions.len(), 2);
 }
 
+/// Another process ended the subscription and made it again, and did not get as far as the second shard.
+#[tokio::test]
+async fn a_replay_is_not_removed_by_a_shard_that_learns_later_of_the_subscription_before() {
+    let server = Server::in_memory().await;
+    let (here, redis) = resting(&server, 2).await;
+    here.subscribe("s", wanted(&["orders"])).await.unwrap();
+    let second = "{s1}bus:registry";
+    let old = strings(&redis, "HMGET", &[second, "stamp", "snapshot"]).await;
+    let (there, _) = resting(&server, 2).await;
+    there.unsubscribe("s").await.unwrap();
+    there.subscribe("s", wanted(&["orders"])).await.unwrap();
+    number(&redis, "HSET", &[second, "stamp", &old[0], "snapshot", &old[1]]).await;
+    here.replay("s", 0, u64::MAX / 10_000, 10).await.unwrap();
+    let view = there.core.refresh().await.unwrap();
+    there.core.spread(&view).await.unwrap();
+    for shard in 0..2 {
+        let (replay, due) = (format!("{{s{shard}}}bus:replay:s"), format!("{{s{shard}}}bus:replays"));
+        assert_eq!(number(&redis, "EXISTS", &[&replay]).await, 1, "shard {shard}");
+        assert_eq!(strings(&redis, "ZRANGE", &[&due, "0", "-1"]).await, ["s"], "shard {shard}");
+    }
+}
+
 #[tokio::test]
 async fn a_subscription_and_a_topic_that_were_changed_elsewhere_are_known_immediately() {
     let server = Server::in_memory().await;

@@ -259,8 +259,7 @@ impl Model {
             }
             Step::End(who) => {
                 let ended = self.hands.fan_out.targets[*who].generation.to_string();
-                let redis = self.hands.store.shard().redis();
-                number(redis, "HSET", &["bus:purge", TOKENS[*who], &ended]).await;
+                self.hands.end(TOKENS[*who], &ended).await;
                 self.generation += 1;
                 self.hands.fan_out.targets[*who].generation = self.generation;
             }

@@ -5,10 +5,12 @@
 -- KEYS[3]: zset, queues by when they have something due
 -- KEYS[4]: hash, the log: segment -> bytes; the segments' own keys are built from it
 -- ARGV[1]: integer, unix ms; empty for the time of this server
--- ARGV[2]: integer, ms to wait; `backoff` for what the queue defines; `reject` to make dead letters
+-- ARGV[2]: integer, ms to wait; `backoff` for what the queue defines; `reject` to make dead letters; `exhausted` to make dead
+--   letters of those that have reached their maximum number of attempts, and nothing of the others
 -- ARGV[3]: integer, maximum number of dead letters
 -- ARGV[4...]: strings, for each receipt its id and its proof (nonce and attempt)
--- Returns an array with 1 (returned), 2 (delayed), 3 (a dead letter) or 0 (not held, or no longer) for each receipt.
+-- Returns an array with 1 (returned), 2 (delayed), 3 (a dead letter) or 0 (not held, or no longer, or nothing was done) for each
+-- receipt.
 -- Caller: Store::nack
 
 local function main(facets)
@@ -22,10 +24,11 @@ local function main(facets)
   local now, keep, reject = facets.now(ARGV[1]), tonumber(ARGV[3]), ARGV[2] == 'reject'
   local landed, back, dead, later, dues = {}, {}, {}, {}, {}
   for i, message in ipairs(facets.held_by(queue, lists.copy(ARGV, 4))) do
-    if message then
+    local dies = message and (reject or queue.max_attempts > 0 and message.attempts >= queue.max_attempts)
+    if message and (dies or ARGV[2] ~= 'exhausted') then
       landed[#landed + 1] = message
       local delay = tonumber(ARGV[2]) or facets.backoff(queue, message.attempts)
-      if reject or queue.max_attempts > 0 and message.attempts >= queue.max_attempts then
+      if dies then
         message.body = call('HGET', KEYS[4] .. ':' .. message.segment, message.id)
         dead[#dead + 1] = message
         reply[i] = 3

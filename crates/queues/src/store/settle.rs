@@ -32,6 +32,8 @@ pub(crate) enum Disposition {
     Backoff,
     /// They become dead letters.
     Reject,
+    /// Those that have reached their maximum number of attempts become dead letters; others stay in flight.
+    Exhausted,
 }
 
 /// The id of a message, and the proof of its lease: nonce and attempt.
@@ -67,6 +69,7 @@ impl Store {
             Disposition::After(ms) => ms.to_string(),
             Disposition::Backoff => "backoff".to_owned(),
             Disposition::Reject => "reject".to_owned(),
+            Disposition::Exhausted => "exhausted".to_owned(),
         };
         let mut call = self
             .call(&NACK, queue)

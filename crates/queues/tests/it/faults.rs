@@ -122,6 +122,36 @@ async fn many_messages_of_a_tenant_return_in_their_order() {
     pull_all().await;
 }
 
+/// More than one part of a call.
+#[tokio::test]
+async fn dead_letters_of_one_call_are_in_the_order_of_their_messages() {
+    let server = Server::in_memory().await;
+    let hands = Hands::new(&server).await;
+    hands.put(Q, NewQueue { max_attempts: Some(1), ..wanted(".*") }).await;
+    let labels: Vec<String> = (0..250).map(|n| n.to_string()).collect();
+    let messages: Vec<(&str, &str)> = labels.iter().map(|label| ("1", &**label)).collect();
+    for is_rejected in [true, false] {
+        hands.push(&messages).await;
+        let mut pulled = Vec::new();
+        while pulled.len() < labels.len() {
+            pulled.extend(hands.pull(labels.len()).await);
+        }
+        let receipts: Vec<String> = pulled.iter().map(|(receipt, _)| receipt.to_string()).collect();
+        let receipts: Vec<&str> = receipts.iter().map(String::as_str).collect();
+        let settled = if is_rejected {
+            hands.queues.reject(Q, &receipts).await
+        } else {
+            hands.queues.nack(Q, Some(0), &receipts).await
+        };
+        assert_eq!(settled.unwrap(), vec![Settled::Dead; labels.len()]);
+        let dead = hands.queues.dead(Q, "", labels.len()).await.unwrap().items;
+        let order: Vec<u64> = dead.iter().map(|one| one.message.id).collect();
+        let ids: Vec<u64> = pulled.iter().map(|(receipt, _)| receipt.id).collect();
+        assert_eq!(order, ids, "rejected: {is_rejected}");
+        assert_eq!(hands.drop_dead().await, labels.len() as u64);
+    }
+}
+
 /// A crash after the pull lost the message.
 #[tokio::test]
 async fn a_message_whose_consumer_died_is_redelivered_after_its_lease() {

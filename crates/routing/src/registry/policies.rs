@@ -1,7 +1,7 @@
 //! Sets and removes policies of hosts.
 
 use super::{Attempts, Registry, ResourceChange, check_names};
-use crate::Error;
+use crate::{Error, store::Wanted};
 use signalbox_access::Caller;
 use signalbox_route_table::{Hostname, Invalid, Label, PathRule, Pause, Policy, Share, State};
 
@@ -202,9 +202,17 @@ impl Registry {
         shares: &[Share],
     ) -> Result<(), Error> {
         check_names(caller, std::slice::from_ref(hostname))?;
-        let before = self.store.policy(hostname).await?.map(|wanted| wanted.value);
+        let before = self.policy_before(hostname).await?.map(|wanted| wanted.value);
         with(before, shares)?;
         Ok(())
+    }
+
+    /// The desired policy, for a change that depends on it.
+    async fn policy_before(&self, hostname: &Hostname) -> Result<Option<Wanted<Policy>>, Error> {
+        self.store.policy(hostname).await.map_err(|error| match error {
+            Error::Record(source) => Error::PolicyUnreadable { hostname: hostname.to_string(), source },
+            other => other,
+        })
     }
 
     /// Replaces the policy of a host by what `alter` makes of it. With `expected`, only if the policy has this revision.
@@ -217,7 +225,7 @@ impl Registry {
     ) -> Result<AlteredPolicy, Error> {
         let mut attempts = Attempts::new();
         loop {
-            let before = self.store.policy(hostname).await?;
+            let before = self.policy_before(hostname).await?;
             let revision = before.as_ref().map_or(0, |before| before.revision);
             if expected.is_some_and(|expected| expected != revision) {
                 return Err(Error::PolicyChanged { revision });

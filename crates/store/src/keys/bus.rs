@@ -69,9 +69,9 @@ keys! {
         log_order(segment: u64) = "bus:log:{segment}:order", "list", "as its segment";
         /// ZSET: all batches by creation.
         batches_index() = "bus:batches:index", "zset", "no expiry";
-        /// HASH: token → events in batches.
+        /// HASH: token → events in batches of its subscription.
         gauges_event() = "bus:batches:gauges:event", "hash", "no expiry";
-        /// HASH: token → batches.
+        /// HASH: token → batches of its subscription.
         gauges_batch() = "bus:batches:gauges:batch", "hash", "no expiry";
         /// SET of all jobs.
         jobs_index() = "bus:jobs:index:main", "set", "no expiry";

@@ -37,7 +37,7 @@
         if (!typed) return undefined;
         switch (field.dataset.kind) {
             case "number": return Number.isFinite(Number(typed)) ? Number(typed) : typed;
-            case "select": return /^\d+$/.test(typed) ? Number(typed) : typed;
+            case "select": return /^(\d+|true|false)$/.test(typed) ? JSON.parse(typed) : typed;
             case "lines": return typed.split(/\s*[\n,]\s*/);
             case "words": return typed.split(/[\s,]+/);
             default: return typed;

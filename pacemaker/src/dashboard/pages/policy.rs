@@ -99,6 +99,7 @@ const GROUPS: [Group; 5] = [
             field("timeouts.connect_ms", "Connect timeout, ms", "number", ""),
             field("timeouts.read_ms", "Read timeout, ms", "number", "between two reads"),
             field("timeouts.send_ms", "Send timeout, ms", "number", "between two writes"),
+            choice("buffering", "Buffer responses", &["true", "false"], "true: read ahead of slow clients"),
         ],
     },
     Group {
@@ -293,8 +294,9 @@ mod tests {
             let value = match (field.kind, field.choices) {
                 ("number", _) => Value::from(500),
                 ("lines" | "words", _) => Value::from(vec!["192.0.2.1"]),
+                // As the editor's script reads it.
                 ("select", [first, ..]) => {
-                    first.parse::<u64>().map_or_else(|_| Value::from(*first), Value::from)
+                    serde_json::from_str(first).unwrap_or_else(|_| Value::from(*first))
                 }
                 _ => Value::from("x"),
             };

@@ -80,6 +80,11 @@ fn from_client(error: &Error) -> Option<Problem> {
             Problem::not_found("unknown_instance", format!("{detail}; register it with PUT"))
         }
         Error::PolicyChanged { revision } => changed("policy_changed", detail, *revision),
+        Error::PolicyUnreadable { hostname, source } => {
+            tracing::warn!(%hostname, error = %source, "stored policy not readable");
+            Problem::new(StatusCode::CONFLICT, "policy_unreadable", detail)
+                .with("hostname", hostname.as_str())
+        }
         Error::InstanceChanged { revision } => changed("instance_changed", detail, *revision),
         Error::NoHost => Problem::not_found("unknown_host", detail),
         Error::HostNotAllowed { hostname } => {

@@ -84,7 +84,7 @@ pub(crate) struct PolicyQuery {
 /// the host has is rejected unless `force` is set, because its requests would go to the other version types.
 #[utoipa::path(put, path = "/hosts/{hostname}", params(PolicyQuery), request_body = Policy,
     responses((status = 200, body = RuledHost),
-    (status = "default", description = "409 no_instance_of_version | 412 policy_changed | \
+    (status = "default", description = "409 no_instance_of_version, policy_unreadable | 412 policy_changed | \
         422 invalid_policy (`field` says which), automatic_https_off")))]
 pub(super) async fn put(
     caller: Confined<ManageRoutes, Hosts>,
