@@ -349,8 +349,8 @@ local KEPT = {
     ["transfer-encoding"] = true, ["cdn-loop"] = true,
 }
 
--- Removes the headers of the client's connection (RFC 9110, 7.6.1). nginx itself knows only those of RFC 2616. Between two
--- commas is one name, or nothing that is one; $edge_unusual limits their number.
+-- Removes the headers of the client's connection (RFC 9110, 7.6.1). nginx itself knows only those of RFC 2616. Between
+-- two commas is one name, or nothing that is one; $edge_unusual limits their number.
 local function drop_named_headers()
     for name in gmatch(ngx.var.http_connection or "", "[^,]+") do
         name = match(name, "^%s*(%S+)%s*$")

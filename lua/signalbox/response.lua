@@ -118,7 +118,8 @@ local KEPT = {
     ["transfer-encoding"] = true,
 }
 
--- All fields are searched for each name, and both can be thousands. No application names so many; the rest is forwarded.
+-- All fields are searched for each name, and both can be thousands. No application names so many; the rest is
+-- forwarded.
 local MAX_NAMES = 32
 
 -- In a header filter, after check(): removes what ends at the edge. named: the list in the instance's Connection. It

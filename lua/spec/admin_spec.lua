@@ -104,6 +104,30 @@ return function(it)
             "without a key file")
     end)
 
+    it("serves others while it writes the table without secrets, which it does once at a time", function()
+        for i = 1, 2000 do
+            local name = "many-" .. i .. ".test"
+            local policy = '{"headers":{"request":{"set":{"X-Key":"k"}}}}'
+            shared.put(name, record.make(name, { "127.0.0.1:1" }, "17", policy))
+        end
+        local first, second, turns = nil, nil, 0
+        local reader = ngx.thread.spawn(function() first = call("/edge/snapshot") end)
+        repeat
+            ngx.sleep(0.001)
+            turns = turns + 1
+            second = second or call("/edge/snapshot")
+        until first
+        assert(ngx.thread.wait(reader))
+        equal({ first.status, select(2, first.body:gsub("route\tmany%-", "")) }, { 200, 2000 })
+        equal({ second.status, second.headers["x-signalbox-error"], second.headers["retry-after"],
+            second.headers.etag }, { 429, "too_many_requests", "1" })
+        truthy(turns > 20, "turns of the worker's event loop in the meantime: " .. turns)
+        equal(call("/edge/snapshot").status, 200, "the next one")
+        for i = 1, 2000 do
+            shared.put("many-" .. i .. ".test", false)
+        end
+    end)
+
     it("shows the instances of a host", function()
         lookups.trusted = true
         routes.put("*.wild.test", record.make("*.wild.test", { "127.0.0.1:2" }, "18", nil))
