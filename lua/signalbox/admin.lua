@@ -92,12 +92,12 @@ local function status()
     local reason = not connected and link.reason
     ngx.print(format(
         '{"connected":%s,"reason":%s,"stale":%s,"alarm":%s,"serial":%.0f,"epoch":%s,"hosts":%d,"suspects":%d,'
-            .. '"negative":%d,"known":%d,"generation":%.0f,"worker":%d,"memory_kb":%d,"in_flight":%s,'
+            .. '"negative":%d,"known":%d,"generation":%.0f,"run":"%s","worker":%d,"memory_kb":%d,"in_flight":%s,'
             .. '"ejected":%s,"requested_names":%s,"workers":%s}\n',
         connected and "true" or "false", reason and json.string(reason) or "null", stale and "true" or "false",
         alarm and json.string(alarm) or "null",
         ack.lowest(workers), json.string(ack.epoch(workers)), routes.hosts, routes.suspects, routes.absent:size(),
-        shared.size(), shared.generation(), ngx.worker.id() or -1, collectgarbage("count"), under_way(),
+        shared.size(), shared.generation(), secret.run(), ngx.worker.id() or -1, collectgarbage("count"), under_way(),
         ejected(), requested_names(), ack.workers_json(workers)))
 end
 
@@ -131,7 +131,11 @@ local function hidden_text(generation)
 end
 
 local function table_text()
-    local hide = not secret.is_from("sidecar")
+    local proof = ngx.var.http_x_signalbox_proof
+    local hide = not secret.is_proven("table " .. secret.run(), proof)
+    if not hide then
+        ngx.header["X-Signalbox-Proof"] = secret.prove("answer " .. proof)
+    end
     -- Read before the table, so that a change while it is written causes another fetch and is never missed.
     local generation = format("%.0f", shared.generation())
     local tag = (hide and '"hidden-' or '"') .. generation .. '"'
