@@ -142,7 +142,8 @@ async fn silent_connections_do_not_use_up_a_daemon() {
             let _ = connection.write(b"GET ").await;
             silent.push(connection);
         }
-        let first = &mut silent[silent.len() - 400];
+        let begin = silent.len() - 400;
+        let first = &mut silent[begin];
         let answer = first.send_raw(b"/health HTTP/1.1\r\nHost: localhost\r\n\r\n").await;
         assert!(answer.is_err(), "{daemon}: 400 connections without a request are open");
     }
