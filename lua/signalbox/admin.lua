@@ -18,6 +18,7 @@ local snapshot = require("signalbox.snapshot")
 
 local format, lower, match = string.format, string.lower, string.match
 local concat = table.concat
+local flush, sleep, state = ngx.flush, ngx.sleep, ngx.shared.signalbox_state
 local pairs, tonumber, type = pairs, tonumber, type
 
 local _M = {}
@@ -91,17 +92,50 @@ local function status()
     local reason = not connected and link.reason
     ngx.print(format(
         '{"connected":%s,"reason":%s,"stale":%s,"alarm":%s,"serial":%.0f,"epoch":%s,"hosts":%d,"suspects":%d,'
-            .. '"negative":%d,"known":%d,"generation":%.0f,"worker":%d,"memory_kb":%d,"in_flight":%s,'
+            .. '"negative":%d,"known":%d,"generation":%.0f,"run":"%s","worker":%d,"memory_kb":%d,"in_flight":%s,'
             .. '"ejected":%s,"requested_names":%s,"workers":%s}\n',
         connected and "true" or "false", reason and json.string(reason) or "null", stale and "true" or "false",
         alarm and json.string(alarm) or "null",
         ack.lowest(workers), json.string(ack.epoch(workers)), routes.hosts, routes.suspects, routes.absent:size(),
-        shared.size(), shared.generation(), ngx.worker.id() or -1, collectgarbage("count"), under_way(),
+        shared.size(), shared.generation(), secret.run(), ngx.worker.id() or -1, collectgarbage("count"), under_way(),
         ejected(), requested_names(), ack.workers_json(workers)))
 end
 
+-- The shortest pause of nginx. A flush yields only while the client reads more slowly than the worker writes.
+local PAUSE = 0.001
+-- How long a worker that died keeps others from writing the table without secrets, seconds; a living one renews it.
+local HIDDEN_SECONDS = 60
+local HIDDEN_KEY = "hidden_snapshot"
+
+local function pause()
+    sleep(PAUSE)
+    return flush(true) == 1
+end
+
+-- Writes the table without secrets. Reading all policies takes time, and any process of this machine may request it, so
+-- a router does this once at a time.
+local function hidden_text(generation)
+    if not state:add(HIDDEN_KEY, true, HIDDEN_SECONDS) then
+        ngx.header["ETag"] = nil
+        return answer.problem(429, "too_many_requests", "Another client is reading the table. Retry later.", 1)
+    end
+    ngx.header["Content-Type"] = "text/plain; charset=utf-8"
+    local written, err = pcall(snapshot.write, generation, ngx.print, function()
+        state:set(HIDDEN_KEY, true, HIDDEN_SECONDS)
+        return pause()
+    end, true)
+    state:delete(HIDDEN_KEY)
+    if not written then
+        error(err, 0)
+    end
+end
+
 local function table_text()
-    local hide = not secret.is_from("sidecar")
+    local proof = ngx.var.http_x_signalbox_proof
+    local hide = not secret.is_proven("table " .. secret.run(), proof)
+    if not hide then
+        ngx.header["X-Signalbox-Proof"] = secret.prove("answer " .. proof)
+    end
     -- Read before the table, so that a change while it is written causes another fetch and is never missed.
     local generation = format("%.0f", shared.generation())
     local tag = (hide and '"hidden-' or '"') .. generation .. '"'
@@ -111,13 +145,13 @@ local function table_text()
         ngx.status = 304
         return ngx.exit(304)
     end
-    ngx.header["Content-Type"] = "text/plain; charset=utf-8"
-    if ngx.req.get_method() == "HEAD" then
-        return
+    if hide and ngx.req.get_method() ~= "HEAD" then
+        return hidden_text(generation)
     end
-    snapshot.write(generation, ngx.print, function()
-        ngx.flush(true)
-    end, hide)
+    ngx.header["Content-Type"] = "text/plain; charset=utf-8"
+    if ngx.req.get_method() ~= "HEAD" then
+        snapshot.write(generation, ngx.print, pause)
+    end
 end
 
 -- Requires a header that neither a form nor a plain cross-site request can send.

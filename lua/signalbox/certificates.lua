@@ -18,6 +18,7 @@
 -- (link.lua). While the replica is down, cached certificates are used. A worker that has just started reads those of
 -- the other workers from shared memory, where they are still encrypted, and after a restart the snapshot contains them.
 
+local backlog = require("signalbox.backlog")
 local bounded = require("signalbox.bounded")
 local crypto = require("signalbox.crypto")
 local handshake = require("signalbox.handshake")
@@ -42,13 +43,12 @@ local null, type, pairs, pcall = resp.null, type, pairs, pcall
 local dict = ngx.shared.signalbox_certs
 local requested = ngx.shared.signalbox_requested
 
-local _M = {}
+-- max_open: maximum number of open lookups. A flood of invented names must not delay the existing ones.
+local _M = { max_open = 10000 }
 
 local LOOKUP_TIMEOUT = 0.25
 local MAX_ABSENT = 16384
 local MAX_BYTES = 256 * 1024
--- Maximum number of open lookups. A flood of invented names must not delay the existing ones.
-local MAX_OPEN = 10000
 -- The first character of the keys that count a client's names.
 local HASH = byte("#")
 -- How long a name without a certificate is reported, the maximum number of such names in a report, and of one client.
@@ -58,6 +58,9 @@ local REQUESTED_SECONDS, MAX_REQUESTED, MAX_OF_CLIENT = 30, 100, 50
 local held = {}
 local absent = bounded.new(MAX_ABSENT)
 local pending, open_questions = {}, 0
+-- Names whose certificate has changed, or may have, and that could not be looked up. Until they are, shared memory has
+-- the earlier certificate.
+local missed = backlog.new()
 
 -- Returns the certificate in the form that handshakes need, or nil and the error.
 local function open(name, text)
@@ -131,11 +134,12 @@ local function answered(value, kind, entry)
     if entry.waiters > 0 then
         entry.ready:post(entry.waiters)
     end
+    _M.continue()
 end
 
 function ask(name)
     local entry = pending[name]
-    if entry or not lookups.trusted or open_questions >= MAX_OPEN then
+    if entry or not lookups.trusted or open_questions >= _M.max_open then
         return entry
     end
     entry = { name = name, waiters = 0 }
@@ -145,6 +149,22 @@ function ask(name)
     pending[name] = entry
     open_questions = open_questions + 1
     return entry
+end
+
+local function ask_or_remember(name)
+    if not ask(name) then
+        missed:add(name)
+    end
+end
+
+-- Looks up the names that could not be looked up before, as far as possible.
+function _M.continue()
+    while missed.count > 0 and lookups.trusted and open_questions < _M.max_open do
+        local name = missed:take()
+        if not ask(name) then
+            return missed:add(name)
+        end
+    end
 end
 
 -- A push reported a change of `name`.
@@ -159,7 +179,7 @@ function _M.changed(name)
     absent:delete(name)
     if held[name] or dict:get(name) then
         held[name] = nil
-        ask(name)
+        ask_or_remember(name)
     end
 end
 
@@ -198,16 +218,17 @@ local function wait_for(name)
 end
 
 -- Looks up every certificate again, because the table was accepted after a time without pushes. Until the answers
--- arrive, the cached ones are used; the table is acknowledged after the answers.
+-- arrive, the cached ones are used; the table is acknowledged after the answers, except those beyond max_open.
 function _M.refresh()
     absent:clear()
+    missed:clear()
     for name in pairs(held) do
-        ask(name)
+        ask_or_remember(name)
     end
     -- One worker also looks up those that are only in shared memory, which may have changed as well.
     local names = worker_id() == 0 and dict:get_keys(0) or {}
     for i = 1, #names do
-        ask(names[i])
+        ask_or_remember(names[i])
     end
 end
 

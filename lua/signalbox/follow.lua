@@ -13,6 +13,7 @@
 -- its event loop, so the reply can already include a change whose pushes are still to come.
 
 local ack = require("signalbox.ack")
+local backlog = require("signalbox.backlog")
 local certificates = require("signalbox.certificates")
 local lineage = require("signalbox.lineage")
 local hostname = require("signalbox.hostname")
@@ -57,6 +58,9 @@ end
 
 -- ── the sweep ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
+-- Changed names that could not be looked up. Until they are, shared memory has them as they were before the change.
+local missed = backlog.new()
+
 local KINDS = { "plain", "special", "wildcards" }
 local sweep = { kind = 1, name = nil, slot = 0, slots = 0, out = 0 }
 
@@ -68,6 +72,10 @@ end
 
 -- The next name to look up. Suspects come first, because they are in use.
 local function next_name()
+    local changed_name = missed:take()
+    if changed_name then
+        return changed_name
+    end
     while sweep.kind <= #KINDS do
         sweep.name = next_suspect(KINDS[sweep.kind], sweep.name)
         if sweep.name then
@@ -99,6 +107,8 @@ local function pump()
         if not lookups.is_open(name) then
             local entry = lookups.ask(name)
             if not entry then
+                -- The next answer, or the next tick, continues.
+                missed:add(name)
                 return
             end
             entry.sweep = routes.sweep
@@ -188,6 +198,7 @@ local function judge(shown_serial)
     lookups.trusted = true
     routes.suspect_all()
     certificates.refresh()
+    missed:clear()
     begin_sweep()
     ack_wanted = true
     report()
@@ -255,7 +266,9 @@ local function changed(name)
     -- A name in use is read again immediately, so that the next request finds it and shared memory stays current. A
     -- name that is only in shared memory is read by one worker.
     if had or (worker_id() == 0 and shared.has(name)) then
-        lookups.ask(name)
+        if not lookups.ask(name) then
+            missed:add(name)
+        end
     end
 end
 
@@ -323,7 +336,10 @@ local function tick(premature)
     if lookups.trusted and routes.suspects > 0 and sweep.out == 0 then
         begin_sweep()
         pump()
+    elseif missed.count > 0 then
+        pump()
     end
+    certificates.continue()
     report()
 end
 

@@ -122,10 +122,17 @@ local function deadline_after(ms)
     return now() + ms / 1000 - (passed > 0 and passed or 0)
 end
 
--- Ends a request whose client has left. No instance receives it, because its client may already have repeated it.
-local function client_left(route)
+-- As held.wait. In the meantime the request belongs to the host in the log, because nginx may end it if its client
+-- leaves. No instance receives the request of a client that has left, because it may already have repeated it.
+local function wait(route, name, seconds)
+    local before = ngx.var.logkey
     ngx.var.logkey = record.log_key(route)
-    return ngx.exit(CLIENT_CLOSED_REQUEST)
+    local waits = held.wait(name, seconds)
+    if waits == nil then
+        return ngx.exit(CLIENT_CLOSED_REQUEST)
+    end
+    ngx.var.logkey = before
+    return waits
 end
 
 -- Holds the request until `host`, which `name` serves, has an instance, at most hold_ms from the beginning of the
@@ -141,10 +148,8 @@ local function hold(route, host, name, down)
     while true do
         local left = deadline - now()
         local waits = left > 0
-            and held.wait(name, down and left > PROBE_INTERVAL_SECONDS and PROBE_INTERVAL_SECONDS or left)
-        if waits == nil then
-            return client_left(route)
-        elseif not waits then
+            and wait(route, name, down and left > PROBE_INTERVAL_SECONDS and PROBE_INTERVAL_SECONDS or left)
+        if not waits then
             return nil
         end
         local present = resolve.host(host)
@@ -247,15 +252,13 @@ local function await_resume(route, host, name)
         counters.add("held")
         repeat
             local left = deadline - now()
-            waits = left > 0 and held.wait(name, left)
+            waits = left > 0 and wait(route, name, left)
             local present = waits and resolve.host(host)
             local rules = present and rules_of(present)
         until not (rules and rules.pause)
         finish_pause()
     end
-    if waits == nil then
-        return client_left(route)
-    elseif not waits then
+    if not waits then
         ngx.var.logkey = record.log_key(route)
         return answer.problem(503, "paused", "This host is paused. Try again later.", RETRY_AFTER_SECONDS)
     end

@@ -8,8 +8,9 @@ local min = math.min
 
 local _M = { count = 0 }
 
--- Maximum number of held requests of one worker. More would only overload an instance that has just started.
-local MAX_HELD = 4096
+-- Maximum number of held requests of one worker; more would only overload an instance that has just started. A name may
+-- have as many places as are free, at most 4,096, so the requests of one host leave places for those of others.
+local MAX_HELD = 8192
 -- How often a waiting request checks whether its client is still there.
 local CHECK_SECONDS = 1
 
@@ -34,10 +35,10 @@ end
 -- Waits until a change of `name` arrives, at most `seconds`. Returns false if the request may not wait, and nil if
 -- its client has left.
 function _M.wait(name, seconds)
-    if _M.count >= MAX_HELD or ngx.worker.exiting() then
+    local entry = waiting[name]
+    if (entry and entry.waiters or 0) >= MAX_HELD - _M.count or ngx.worker.exiting() then
         return false
     end
-    local entry = waiting[name]
     if not entry then
         entry = { ready = semaphore.new(), waiters = 0 }
         waiting[name] = entry

@@ -10,8 +10,8 @@
 --   clients        names of clients in reports of requested certificates (certificates.lua)
 --   access         digests of correct passwords and of requests to forward authentication, for caches (access/)
 --   maintenance    comparison of a header with the agreed value (guards.lua)
---   daemons        proofs by which nginx and the daemons recognize each other's requests, see proof(). The sidecar has
---                  a file with these derived keys only
+--   daemons        proofs by which nginx and the daemons recognize each other's requests, see prove(). The sidecar
+--                  has a file with these derived keys only
 --
 -- The file may be readable for its owner and its group only (0600, 0640), as the pacemaker demands for its copy.
 --
@@ -24,18 +24,26 @@ local bit = require("bit")
 local ffi = require("ffi")
 
 local byte, char, format = string.byte, string.char, string.format
-local gmatch, gsub, sub = string.gmatch, string.gsub, string.sub
-local tonumber = tonumber
+local gmatch, gsub, match, sub = string.gmatch, string.gsub, string.match, string.sub
+local abs, tonumber = math.abs, tonumber
 local log, WARN = ngx.log, ngx.WARN
 local state = ngx.shared.signalbox_state
 
-local _M = { from_file = false }
+-- time: unix seconds.
+local _M = { from_file = false, time = ngx.time }
 
 local SIZE = 32
 local MAX_KEYS = 8
 -- All keys, and the first of them.
 local keys, key = {}, nil
-local derived, proofs = {}, {}
+local derived = {}
+-- The keys of the daemons, one for each key of the file; none without a file, because no other process knows a random
+-- key.
+local daemons = {}
+-- How far the time of a proof may be from now, seconds. The processes of a machine have one clock, so this is the time
+-- for which one may be delayed.
+local VALID_SECONDS = 5
+local RUN_BYTES = 16
 
 -- statx, because its structure is the same on all processors.
 ffi.cdef("int statx(int folder, const char *path, int flags, unsigned int mask, void *buffer);")
@@ -89,10 +97,17 @@ local function random()
     return kept
 end
 
+local function use(list)
+    keys, key, derived, daemons, _M.from_file = list, list[1], {}, {}, true
+    for i = 1, #list do
+        daemons[i] = crypto.hmac(list[i], "signalbox daemons")
+    end
+end
+
 -- Runs in the master, which may read files that workers may not. path: empty for none. A file that cannot be used
 -- prevents the start, because continuing with another key would end all sessions.
 function _M.load(path)
-    derived, proofs = {}, {}
+    derived, daemons = {}, {}
     if path == "" then
         log(WARN, "EDGE_KEY_FILE is not set: the sidecar stores no snapshot of the route table, because it cannot ",
             "prove who it is; certificates of the table are not used, and sessions end with nginx")
@@ -104,8 +119,7 @@ function _M.load(path)
     if not found then
         error("the key file cannot be used: " .. err, 0)
     end
-    keys, key = found, found[1]
-    _M.from_file = true
+    use(found)
 end
 
 -- All keys, 32 bytes each.
@@ -123,32 +137,42 @@ function _M.of(purpose)
     return own
 end
 
--- The proofs of a sender, one for each key of the file. None without a file: no other process knows a random key.
-local function proofs_of(sender)
-    local list = proofs[sender]
-    if not list then
-        list = {}
-        for i = 1, _M.from_file and #keys or 0 do
-            local own = crypto.hmac(crypto.hmac(keys[i], "signalbox daemons"), "signalbox " .. sender)
-            list[i] = gsub(own, ".", function(c) return format("%02x", byte(c)) end)
-        end
-        proofs[sender] = list
+local function hex(bytes)
+    return (gsub(bytes, ".", function(c) return format("%02x", byte(c)) end))
+end
+
+local function proof_at(own, at, statement)
+    return at .. "." .. hex(crypto.hmac(own, "signalbox proof " .. at .. " " .. statement))
+end
+
+-- The name of this run of nginx and its reloads. A process that uses nginx's port before the run begins cannot know it,
+-- so what the sidecar proves to such a process is of no use here.
+function _M.run()
+    local run = state:get("run")
+    if not run then
+        state:add("run", hex(crypto.random(RUN_BYTES)))
+        run = state:get("run")
     end
-    return list
+    return run
 end
 
--- What requests of `sender` to another part of Signalbox contain in X-Signalbox-Proof: "edge" (nginx) or "sidecar".
--- Empty without a key file. A part that receives it cannot present it as another sender.
-function _M.proof(sender)
-    return proofs_of(sender)[1] or ""
+-- A proof for the header X-Signalbox-Proof, valid for a few seconds; empty without a key file. crates/seal/src/proof.rs
+-- defines it, and does the same for the daemons. statement, in the words of `Statement` there:
+--   "client <address>"   to a daemon: the request is from this client
+--   "table <run>"        by the sidecar: it requests the whole table of this run
+--   "answer <proof>"     to the sidecar: the response is to the request with this proof
+function _M.prove(statement)
+    return daemons[1] and proof_at(daemons[1], format("%.0f", _M.time()), statement) or ""
 end
 
--- Whether the current request was sent by `sender`.
-function _M.is_from(sender)
-    local presented = ngx.var.http_x_signalbox_proof
-    local list = presented and proofs_of(sender) or {}
-    for i = 1, #list do
-        if crypto.same(key, presented, list[i]) then
+-- Whether `proof` proves the statement, and is valid now.
+function _M.is_proven(statement, proof)
+    local at = proof and match(proof, "^(%d+)%.%x+$")
+    if not at or abs(tonumber(at) - _M.time()) > VALID_SECONDS then
+        return false
+    end
+    for i = 1, #daemons do
+        if crypto.same(key, proof, proof_at(daemons[i], at, statement)) then
             return true
         end
     end
@@ -157,8 +181,7 @@ end
 
 -- For tests.
 function _M.set(bytes)
-    key, derived, proofs, _M.from_file = sub(bytes, 1, SIZE), {}, {}, true
-    keys = { key }
+    use({ sub(bytes, 1, SIZE) })
 end
 
 return _M

@@ -29,7 +29,7 @@ local _M = { VERSION = 1 }
 -- Maximum number of slots that are read before other work of the worker: about a millisecond.
 local SLOTS_PER_STEP = 1000
 -- Without secrets, policies are read and written as JSON.
-local HIDDEN_SLOTS_PER_STEP = 100
+local HIDDEN_SLOTS_PER_STEP = 25
 local MAX_ALIASES = 20000
 local MAX_CERTIFICATES = 100000
 
@@ -55,7 +55,8 @@ local function hidden()
     return HIDDEN
 end
 
--- Calls emit(text) for each piece of the snapshot and pause() between them. hide: without secrets.
+-- Calls emit(text) for each piece of the snapshot and pause() between them. Stops early if pause() returns false. hide:
+-- without secrets.
 function _M.write(generation, emit, pause, hide)
     local route_text = hide and record.without_secrets or as_it_is
     local certificate_text = hide and hidden or as_it_is
@@ -67,7 +68,7 @@ function _M.write(generation, emit, pause, hide)
     end
     local epoch, serial = shared.accepted_table()
     put(head(hide and "hidden" or _M.VERSION, generation, epoch, serial))
-    local lines, n = {}, 0
+    local lines, n, stopped = {}, 0, false
     local function line(kind, name, rest)
         n = n + 1
         lines[n] = kind .. "\t" .. name .. "\t" .. rest .. "\n"
@@ -76,8 +77,9 @@ function _M.write(generation, emit, pause, hide)
         if n > 0 then
             put(concat(lines, "", 1, n))
             count, n = count + n, 0
-            pause()
         end
+        stopped = stopped or pause() == false
+        return stopped
     end
     local slots = shared.slots()
     for slot = 1, slots do
@@ -85,26 +87,28 @@ function _M.write(generation, emit, pause, hide)
         if name then
             line("route", name, route_text(text))
         end
-        if slot % step == 0 then
-            flush()
+        if slot % step == 0 and flush() then
+            return
         end
     end
     flush()
     local function put_all(kind, names, text_of, shown)
-        for i = 1, #names do
+        for i = 1, stopped and 0 or #names do
             local text = text_of(names[i])
             if text then
                 line(kind, names[i], record.escape(shown(text)))
             end
-            if i % step == 0 then
-                flush()
+            if i % step == 0 and flush() then
+                return
             end
         end
         flush()
     end
     put_all("wild", shared.aliases(MAX_ALIASES), shared.alias, as_it_is)
     put_all("cert", shared.certificates(MAX_CERTIFICATES), shared.certificate, certificate_text)
-    emit(format("end\t%d\t%s\n", count, crc32.hex(sum)))
+    if not stopped then
+        emit(format("end\t%d\t%s\n", count, crc32.hex(sum)))
+    end
 end
 
 -- Returns the lines between head and end of a complete snapshot, or nil and the error.

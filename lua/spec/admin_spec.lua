@@ -59,9 +59,10 @@ return function(it)
 
     it("serves the snapshot of the table, and 304 while it is the same", function()
         secret.set(("k"):rep(32))
-        local proof = secret.proof("sidecar")
+        local proof = secret.prove("table " .. secret.run())
         local response = call("/edge/snapshot", nil, { ["X-Signalbox-Proof"] = proof })
         equal(select(2, snapshot.verify(response.body)), 1)
+        truthy(secret.is_proven("answer " .. proof, response.headers["x-signalbox-proof"]), "nginx proves its answer")
         equal(response.headers["x-signalbox-generation"], ("%.0f"):format(shared.generation()))
         local tag = { ["If-None-Match"] = response.headers.etag, ["X-Signalbox-Proof"] = proof }
         equal({ call("/edge/snapshot", nil, tag).status, call("/edge/snapshot", "HEAD").body }, { 304, "" })
@@ -80,14 +81,19 @@ return function(it)
         shared.put("broken.test", record.make("broken.test", { "127.0.0.1:1" }, "17", '{"k":"s3cret"'))
         truthy(runner.logged("the policy of broken.test is not a JSON object"), "a warning")
         shared.put_certificate("secrets.test", "chain and s3cret key")
-        local whole = call("/edge/snapshot", nil, { ["X-Signalbox-Proof"] = secret.proof("sidecar") }).body
+        local real = secret.prove("table " .. secret.run())
+        local whole = call("/edge/snapshot", nil, { ["X-Signalbox-Proof"] = real }).body
         for _, text in ipairs({ "$6$hash", "$6$path", "s3cret", "letmein", "chain" }) do
             contains(whole, text)
         end
-        local edge, real = secret.proof("edge"), secret.proof("sidecar")
-        for _, proof in ipairs({ "", "x", edge, real .. "0", real:upper(), real:sub(1, 63) }) do
+        equal(json.decode(call("/edge/status").body).run, secret.run())
+        -- What the sidecar has proven to a process that had the port of this nginx before it began.
+        local earlier = secret.prove("table " .. ("0"):rep(32))
+        for _, proof in ipairs({ "", "x", earlier, secret.prove("client 127.0.0.1"), secret.prove("answer " .. real),
+            real .. "0", real:upper(), real:sub(1, -2), real:match("%x+$") }) do
             local shown = call("/edge/snapshot", nil, { ["X-Signalbox-Proof"] = proof })
             local body = shown.body
+            equal(shown.headers["x-signalbox-proof"], nil)
             for _, text in ipairs({ "$6$hash", "$6$path", "s3cret", "letmein", "chain" }) do
                 equal(body:find(text, 1, true), nil, text)
             end
@@ -100,8 +106,32 @@ return function(it)
             equal(call("/edge/snapshot", nil, tag).status, 200, "the whole table is another text")
         end
         secret.load("")
-        equal({ secret.proof("sidecar"), call("/edge/snapshot").body:find("s3cret", 1, true) }, { "" },
+        equal({ secret.prove("table " .. secret.run()), call("/edge/snapshot").body:find("s3cret", 1, true) }, { "" },
             "without a key file")
+    end)
+
+    it("serves others while it writes the table without secrets, which it does once at a time", function()
+        for i = 1, 2000 do
+            local name = "many-" .. i .. ".test"
+            local policy = '{"headers":{"request":{"set":{"X-Key":"k"}}}}'
+            shared.put(name, record.make(name, { "127.0.0.1:1" }, "17", policy))
+        end
+        local first, second, turns = nil, nil, 0
+        local reader = ngx.thread.spawn(function() first = call("/edge/snapshot") end)
+        repeat
+            ngx.sleep(0.001)
+            turns = turns + 1
+            second = second or call("/edge/snapshot")
+        until first
+        assert(ngx.thread.wait(reader))
+        equal({ first.status, select(2, first.body:gsub("route\tmany%-", "")) }, { 200, 2000 })
+        equal({ second.status, second.headers["x-signalbox-error"], second.headers["retry-after"],
+            second.headers.etag }, { 429, "too_many_requests", "1" })
+        truthy(turns > 20, "turns of the worker's event loop in the meantime: " .. turns)
+        equal(call("/edge/snapshot").status, 200, "the next one")
+        for i = 1, 2000 do
+            shared.put("many-" .. i .. ".test", false)
+        end
     end)
 
     it("shows the instances of a host", function()

@@ -172,6 +172,19 @@ return function(it)
         truthy(runner.logged("the certificate of *.table.test in the route table cannot be used"), "a warning")
     end)
 
+    it("reads a change that came while too many lookups were open", function()
+        put("late.test", entry("late.test"))
+        accepted("late.test")
+        truthy(shared.certificate("late.test"), "in shared memory")
+        local most = certificates.max_open
+        certificates.max_open = 0
+        put("late.test", nil)
+        truthy(shared.certificate("late.test"), "not looked up yet")
+        certificates.max_open = most
+        -- Without a handshake: shared memory must not serve it while the replica is down.
+        runner.eventually("the lookup", function() return not shared.certificate("late.test") end)
+    end)
+
     it("presents what it knows when the replica is gone", function()
         equal((accepted("table.test")), true)
         redis.crash()

@@ -130,6 +130,22 @@ return function(it)
         eventually_port("other.test", "8")
     end)
 
+    it("reads a change that came while too many lookups were open", function()
+        put("late.test", 1)
+        acknowledged()
+        lookups.wait({ "late.test" }, 1)
+        truthy(shared.has("late.test"), "in shared memory")
+        local open = lookups.open
+        lookups.open = 20000
+        put("late.test", nil)
+        runner.eventually("the push", function() return port_of("late.test") == "nil", port_of("late.test") end)
+        truthy(shared.has("late.test"), "not looked up yet")
+        lookups.open = open
+        -- Without a request for it: shared memory must not serve it while the replica is down.
+        runner.eventually("the lookup", function() return not shared.has("late.test") end)
+        equal(port_of("late.test"), "false")
+    end)
+
     it("drops what a wildcard decided when the wildcard changes", function()
         put("*.wild.test", 3)
         acknowledged()

@@ -40,8 +40,28 @@ return function(it)
 
     it("does not hold more requests than the limit", function()
         local real = held.count
-        held.count = 4096
+        held.count = 8192
         equal(held.wait("d.test", 30), false)
         held.count = real
+    end)
+
+    it("leaves places for other names, however many requests wait for one", function()
+        local noisy = {}
+        for i = 1, 4096 do
+            noisy[i] = waiter("noisy.test", 30)
+        end
+        equal({ held.count, held.wait("noisy.test", 30) }, { 4096, false }, "its share")
+        for _, name in ipairs({ "e.test", "f.test" }) do
+            local quiet = waiter(name, 30)
+            equal(quiet.woken, nil, name)
+            held.arrived(name)
+            assert(ngx.thread.wait(quiet.thread))
+            equal(quiet.result, true, name)
+        end
+        held.arrived("noisy.test")
+        for i = 1, #noisy do
+            assert(ngx.thread.wait(noisy[i].thread))
+        end
+        equal(held.count, 0)
     end)
 end

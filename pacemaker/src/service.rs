@@ -8,7 +8,7 @@ use std::{
 use anyhow::Context as _;
 use rand::RngExt as _;
 use signalbox_daemon::{
-    door::{self, Door},
+    door::Door,
     serve::{self, Limits as ListenerLimits},
     traces::Exporter,
 };
@@ -29,6 +29,7 @@ use signalbox_route_table::{AddressRules, OwnAddresses};
 use signalbox_routing::{
     Announcer, Limits as RegistryLimits, Prober, Reconciler, Registry, Routers, Store, Sweeper,
 };
+use signalbox_seal::Statement;
 use signalbox_sequencer::{Calls, Http, Sequencer};
 use signalbox_stream::Hub;
 
@@ -172,9 +173,11 @@ async fn assemble(
     background.spawn(|_| presence.clone().run(shutdown.clone()));
     background.spawn(|idle| end_lost_clients(bus.front.clone(), tokens.clone(), machines.clone(), idle));
     let dashboard = Dashboard::new(stats, wall_clock, config.installation.clone());
-    let proofs = config.edge_keys.of_daemons().proofs(door::EDGE);
+    let keys = config.edge_keys.of_daemons();
+    let is_proven =
+        move |proof: &str, client: &str| keys.is_proven(Statement::Client(client), proof, unix_seconds());
     let app = App::new(Parts {
-        door: Door::new(&config.names, &signalbox_settings::host_name(), proofs),
+        door: Door::new(&config.names, &signalbox_settings::host_name(), Some(Arc::new(is_proven))),
         metrics_networks: config.metrics_networks.clone(),
         sessions: Sessions::new(sessions, config.login.clone(), config.proxy_secret.clone()),
         cursors,
@@ -490,6 +493,10 @@ async fn write_uses(tokens: Tokens, shutdown: CancellationToken) {
 }
 
 /// The time of day, for other programs: signatures, dates in headers. No decision depends on it.
+fn unix_seconds() -> u64 {
+    wall_clock().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs()
+}
+
 #[allow(clippy::disallowed_methods, reason = "this is where the clock comes from that is passed in")]
 fn wall_clock() -> SystemTime {
     SystemTime::now()

@@ -6,10 +6,11 @@ use anyhow::Context;
 use clap::Parser;
 use signalbox_daemon::{
     EXIT_USAGE,
-    door::{self, Door},
+    door::Door,
     log_to_stderr, serve,
     traces::{Exporter, Service},
 };
+use signalbox_seal::Statement;
 use signalbox_sidecar::{
     api, clock,
     commit::RedisStore,
@@ -118,8 +119,11 @@ async fn run(config: Config, exporter: Option<Exporter>) -> anyhow::Result<()> {
     }
     watch_edge(&config, &stats, &replica, &follower.watch(), &edge, &stopping, &mut background)?;
     let metrics = Arc::new(Metrics::new(follower.watch(), edge.clone(), spans, clock::unix_ms));
-    let door =
-        Door::new(&config.names, &signalbox_settings::host_name(), config.daemons_keys.proofs(door::EDGE));
+    let keys = config.daemons_keys.clone();
+    let is_proven = move |proof: &str, client: &str| {
+        keys.is_proven(Statement::Client(client), proof, clock::unix_ms() / 1000)
+    };
+    let door = Door::new(&config.names, &signalbox_settings::host_name(), Some(Arc::new(is_proven)));
     let api = api::router(
         stats,
         replica,
@@ -167,7 +171,7 @@ fn watch_edge(
             url: url.as_str().to_owned(),
             node: config.node.as_str().to_owned(),
             snapshot_path: config.snapshot_path.clone(),
-            proof: config.daemons_keys.proofs(door::SIDECAR).into_iter().next(),
+            keys: config.daemons_keys.clone(),
             clock: clock::unix_ms,
         };
         let service = edge::Service::new(options, stats.clone(), follower.clone(), watch.clone())

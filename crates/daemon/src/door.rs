@@ -10,10 +10,10 @@
 //!
 //! **nginx's admin listener proves that a request comes from it.** It knows the client's address, and reports it in
 //! `X-Forwarded-For`. Any local process could send this header, to guess tokens under invented addresses, or to block those of
-//! others. So each request of the admin listener contains a proof, which is derived from the key file. Without it, the address
-//! of the connection counts.
+//! others. So each request of the admin listener contains a proof that it is from this client. Without it, the address of the
+//! connection counts.
 
-use std::net::IpAddr;
+use std::{net::IpAddr, sync::Arc};
 
 use axum::{
     extract::Request,
@@ -21,7 +21,6 @@ use axum::{
     response::{IntoResponse, Response},
 };
 use serde::Deserialize;
-use subtle::ConstantTimeEq as _;
 
 use crate::serve::Peer;
 
@@ -31,10 +30,6 @@ static CDN_LOOP: HeaderName = HeaderName::from_static("cdn-loop");
 const EDGE_PREFIX: &str = "signalbox-";
 /// Lists the clients that a request was forwarded for. nginx appends the address of its own client.
 static FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
-/// The name under which nginx derives its proof.
-pub const EDGE: &str = "edge";
-/// The name under which the sidecar derives its proof for nginx.
-pub const SIDECAR: &str = "sidecar";
 /// The header with the proof that a request comes from another part of Signalbox.
 pub static PROOF: HeaderName = HeaderName::from_static("x-signalbox-proof");
 
@@ -55,11 +50,14 @@ impl TryFrom<String> for ListenerName {
     }
 }
 
+/// Whether a proof shows now that nginx forwards a request of the client with this address: proof and address, both as text.
+pub type IsProven = Arc<dyn Fn(&str, &str) -> bool + Send + Sync>;
+
 /// The rules of one listener.
 #[derive(Clone, Default)]
 pub struct Door {
     names: Vec<String>,
-    proofs: Vec<String>,
+    is_proven: Option<IsProven>,
 }
 
 impl std::fmt::Debug for Door {
@@ -69,30 +67,35 @@ impl std::fmt::Debug for Door {
 }
 
 impl Door {
-    /// A listener that is called by `names` and the name of this machine. `proofs` are those of nginx, [`EDGE`]; without any,
-    /// no request is taken for one of nginx.
-    pub fn new(names: &[ListenerName], machine: &str, proofs: Vec<String>) -> Self {
+    /// A listener that is called by `names` and the name of this machine. Without `is_proven`, no request is taken for one of
+    /// nginx.
+    pub fn new(names: &[ListenerName], machine: &str, is_proven: Option<IsProven>) -> Self {
         let machine = Some(machine.to_ascii_lowercase()).filter(|name| !name.is_empty());
         let names = names.iter().map(|name| name.0.clone()).chain(machine).collect();
-        Self { names, proofs }
+        Self { names, is_proven }
     }
 
     /// Whether a request comes from nginx's admin listener.
     pub fn is_front(&self, headers: &HeaderMap) -> bool {
+        self.forwarded(headers).is_some()
+    }
+
+    /// The address of nginx's client as text, if nginx proves it.
+    fn forwarded<'a>(&self, headers: &'a HeaderMap) -> Option<&'a str> {
+        let is_proven = self.is_proven.as_ref()?;
         let mut presented = headers.get_all(&PROOF).iter();
-        let (Some(one), None) = (presented.next(), presented.next()) else { return false };
-        self.proofs.iter().any(|proof| bool::from(proof.as_bytes().ct_eq(one.as_bytes())))
+        let (Some(proof), None) = (presented.next(), presented.next()) else { return None };
+        let list = headers.get_all(&FORWARDED_FOR).iter().next_back()?.to_str().ok()?;
+        let client = list.rsplit(',').next().unwrap_or(list).trim();
+        is_proven(proof.to_str().ok()?, client).then_some(client)
     }
 
     /// The address of the client: the last one that nginx has forwarded, or else the other end of the connection.
     pub fn client(&self, peer: Option<&Peer>, headers: &HeaderMap) -> IpAddr {
         let peer = peer.map_or(IpAddr::from([0, 0, 0, 0]), |peer| peer.0.ip().to_canonical());
-        if !self.is_front(headers) {
-            return peer;
-        }
-        let forwarded = headers.get_all(&FORWARDED_FOR).iter().next_back();
-        let last = forwarded.and_then(|list| list.to_str().ok()?.rsplit(',').next()?.trim().parse().ok());
-        last.map_or(peer, |address: IpAddr| address.to_canonical())
+        // nginx may have no address for its client, as on a Unix socket.
+        let client = self.forwarded(headers).and_then(|client| client.parse().ok());
+        client.map_or(peer, |address: IpAddr| address.to_canonical())
     }
 
     /// Rejects requests that came through an edge or are for another host name, and passes others on to `next`.
@@ -170,7 +173,8 @@ mod tests {
 
     fn door() -> Door {
         let names = ["Pacemaker.example"].map(|name| ListenerName::try_from(name.to_owned()).unwrap());
-        Door::new(&names, "router-1", vec!["new-proof".to_owned(), "old-proof".to_owned()])
+        let is_proven = |proof: &str, client: &str| proof == format!("proof of {client}");
+        Door::new(&names, "router-1", Some(Arc::new(is_proven)))
     }
 
     #[test]
@@ -222,7 +226,7 @@ mod tests {
         ] {
             assert!(!door.answers(host), "{host}");
         }
-        assert!(!Door::new(&[], "", Vec::new()).answers(""));
+        assert!(!Door::new(&[], "", None).answers(""));
     }
 
     #[test]
@@ -249,20 +253,20 @@ mod tests {
         let client =
             |pairs: &[(&HeaderName, &'static str)]| door.client(Some(&peer), &headers(pairs)).to_string();
         let forwarded = (&FORWARDED_FOR, "6.6.6.6, 10.0.0.9");
-        for proof in ["new-proof", "old-proof"] {
-            assert_eq!(client(&[forwarded, (&PROOF, proof)]), "10.0.0.9");
-        }
-        for proof in ["", "new-proo", "new-prooff", "NEW-PROOF", "new-proof, old-proof"] {
-            assert_eq!(client(&[forwarded, (&PROOF, proof)]), "127.0.0.1", "{proof}");
+        let proof = (&PROOF, "proof of 10.0.0.9");
+        assert_eq!(client(&[forwarded, proof]), "10.0.0.9");
+        for other in ["", "proof of 6.6.6.6", "proof of 6.6.6.6, 10.0.0.9", "proof of "] {
+            assert_eq!(client(&[forwarded, (&PROOF, other)]), "127.0.0.1", "{other}");
         }
         assert_eq!(client(&[forwarded]), "127.0.0.1");
-        assert_eq!(client(&[forwarded, (&PROOF, "new-proof"), (&PROOF, "new-proof")]), "127.0.0.1");
-        assert_eq!(client(&[(&FORWARDED_FOR, "unknown"), (&PROOF, "new-proof")]), "127.0.0.1");
-        assert_eq!(client(&[(&FORWARDED_FOR, "::ffff:10.0.0.9"), (&PROOF, "new-proof")]), "10.0.0.9");
-        let without = Door::new(&[], "", Vec::new());
-        assert_eq!(
-            without.client(Some(&peer), &headers(&[forwarded, (&PROOF, "")])).to_string(),
-            "127.0.0.1"
-        );
+        assert_eq!(client(&[proof]), "127.0.0.1");
+        assert_eq!(client(&[forwarded, proof, proof]), "127.0.0.1");
+        assert_eq!(client(&[(&FORWARDED_FOR, "unix:"), (&PROOF, "proof of unix:")]), "127.0.0.1");
+        let mapped = [(&FORWARDED_FOR, "::ffff:10.0.0.9"), (&PROOF, "proof of ::ffff:10.0.0.9")];
+        assert_eq!(client(&mapped), "10.0.0.9");
+        let without = Door::new(&[], "", None);
+        let headers = headers(&[forwarded, proof]);
+        assert_eq!(without.client(Some(&peer), &headers).to_string(), "127.0.0.1");
+        assert!(!without.is_front(&headers));
     }
 }

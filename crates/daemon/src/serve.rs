@@ -2,18 +2,19 @@
 //!
 //! * A connection on which no request header arrives in time is closed, whether it has not sent one yet, sends it slowly, or
 //!   is idle between two requests. Proxies in front must close idle connections earlier ([`HEADER_TIMEOUT`]).
-//! * If few connections are left, each new one ends the connection that has waited longest for its next request, of the address
-//!   with most of these. So clients that keep connections open do not take them from others.
+//! * An address has at most [`MAX_SILENT`] connections that have not sent a request yet: a further one ends the oldest of
+//!   these. To reject the new one would lock others out, because the processes of this machine share an address.
+//! * If few connections are left, each new one ends a connection that waits for a request, of the address with most of these:
+//!   the oldest that has not sent any, or else the one that has waited longest for its next. So clients that keep connections
+//!   open do not take them from others.
 //! * Beyond [`Limits::connections`], a new connection is closed without an answer.
-//! * An address gets [`MAX_SILENT`] connections that have not sent a request yet. So one client cannot use up all
-//!   connections without sending requests.
 //!
 //! How long a request's body may take is a matter of the daemon that reads it.
 
 use std::{
     collections::{BTreeMap, HashMap},
     convert::Infallible,
-    net::{IpAddr, Ipv6Addr, SocketAddr},
+    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
@@ -50,73 +51,79 @@ pub struct Limits {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Peer(pub SocketAddr);
 
-/// Connections without a request, by address.
-type Silent = Arc<Mutex<HashMap<IpAddr, usize>>>;
-
-/// One connection without a request. It is counted until this is dropped.
-struct Mute {
-    address: IpAddr,
-    all: Silent,
+/// What a connection waits for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Awaits {
+    /// Its first request.
+    First,
+    /// Its next request.
+    Next,
 }
 
-impl Mute {
-    /// `None` if the address has too many.
-    fn count(all: &Silent, address: IpAddr) -> Option<Self> {
-        let mut counts = all.lock().unwrap_or_else(PoisonError::into_inner);
-        let count = counts.entry(address).or_default();
-        if *count >= MAX_SILENT {
-            return None;
+/// The connections of an address that wait for a request, by number, the longest waiting first.
+#[derive(Debug, Default)]
+struct Own {
+    silent: BTreeMap<u64, CancellationToken>,
+    between: BTreeMap<u64, CancellationToken>,
+}
+
+impl Own {
+    fn of(&mut self, awaits: Awaits) -> &mut BTreeMap<u64, CancellationToken> {
+        match awaits {
+            Awaits::First => &mut self.silent,
+            Awaits::Next => &mut self.between,
         }
-        *count += 1;
-        Some(Self { address, all: Arc::clone(all) })
+    }
+
+    fn len(&self) -> usize {
+        self.silent.len() + self.between.len()
     }
 }
 
-impl Drop for Mute {
-    fn drop(&mut self) {
-        let mut counts = self.all.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(count) = counts.get_mut(&self.address) {
-            *count -= 1;
-            if *count == 0 {
-                counts.remove(&self.address);
-            }
-        }
-    }
-}
-
-/// Connections that wait for their next request, by address, the longest waiting first.
+/// Connections that wait for a request, by address.
 #[derive(Debug, Default)]
 struct Idle {
     next: u64,
-    all: HashMap<IpAddr, BTreeMap<u64, CancellationToken>>,
+    all: HashMap<IpAddr, Own>,
 }
 
 impl Idle {
     /// Adds a connection, which `end` ends. Returns its number.
-    fn add(&mut self, address: IpAddr, end: CancellationToken) -> u64 {
+    fn add(&mut self, address: IpAddr, awaits: Awaits, end: CancellationToken) -> u64 {
         self.next += 1;
-        self.all.entry(address).or_default().insert(self.next, end);
+        self.all.entry(address).or_default().of(awaits).insert(self.next, end);
         self.next
     }
 
-    fn remove(&mut self, address: IpAddr, number: u64) {
+    fn remove(&mut self, address: IpAddr, awaits: Awaits, number: u64) {
         if let Some(own) = self.all.get_mut(&address) {
-            own.remove(&number);
-            if own.is_empty() {
+            own.of(awaits).remove(&number);
+            if own.len() == 0 {
                 self.all.remove(&address);
             }
         }
     }
 
-    /// Ends the connection that has waited longest, of the address with most connections that wait. Returns whether there was
-    /// one.
-    fn end_one(&mut self) -> bool {
-        let Some((address, own)) = self.all.iter().max_by_key(|(_, own)| own.len()) else { return false };
-        let oldest = own.first_key_value().map(|(number, end)| (*address, *number, end.clone()));
-        let Some((address, number, end)) = oldest else { return false };
+    /// Ends the oldest connection of `address` that has not sent a request yet, if there are [`MAX_SILENT`]. Returns whether it
+    /// did.
+    fn end_silent(&mut self, address: IpAddr) -> bool {
+        let own = self.all.get_mut(&address).filter(|own| own.silent.len() >= MAX_SILENT);
+        let Some((_, end)) = own.and_then(|own| own.silent.pop_first()) else { return false };
         end.cancel();
-        self.remove(address, number);
         true
+    }
+
+    /// Ends a connection of the address with most connections that wait. Returns whether there was one.
+    fn end_one(&mut self) -> bool {
+        let most = self.all.iter().max_by_key(|(_, own)| own.len()).map(|(address, _)| *address);
+        let Some((address, own)) = most.and_then(|most| Some((most, self.all.get_mut(&most)?))) else {
+            return false;
+        };
+        let oldest = own.silent.pop_first().or_else(|| own.between.pop_first());
+        if own.len() == 0 {
+            self.all.remove(&address);
+        }
+        oldest.inspect(|(_, end)| end.cancel()).is_some()
     }
 }
 
@@ -125,19 +132,32 @@ struct Waiting {
     all: Arc<Mutex<Idle>>,
     address: IpAddr,
     end: CancellationToken,
-    number: Mutex<Option<u64>>,
+    current: Mutex<Option<(Awaits, u64)>>,
 }
 
 impl Waiting {
-    fn begin(&self) {
-        let number = lock(&self.all).add(self.address, self.end.clone());
-        *lock(&self.number) = Some(number);
+    /// A new connection of `address`, which has not sent a request yet.
+    fn new(all: &Arc<Mutex<Idle>>, address: IpAddr) -> Self {
+        let new =
+            Self { all: Arc::clone(all), address, end: CancellationToken::new(), current: Mutex::default() };
+        new.begin(Awaits::First);
+        new
+    }
+
+    fn begin(&self, awaits: Awaits) {
+        let number = lock(&self.all).add(self.address, awaits, self.end.clone());
+        *lock(&self.current) = Some((awaits, number));
     }
 
     fn finish(&self) {
-        if let Some(number) = lock(&self.number).take() {
-            lock(&self.all).remove(self.address, number);
+        if let Some((awaits, number)) = lock(&self.current).take() {
+            lock(&self.all).remove(self.address, awaits, number);
         }
+    }
+
+    /// What the connection waits for; `None` while a request is in progress.
+    fn awaits(&self) -> Option<Awaits> {
+        lock(&self.current).map(|(awaits, _)| awaits)
     }
 }
 
@@ -147,9 +167,11 @@ impl Drop for Waiting {
     }
 }
 
-/// The address by which connections are counted: of IPv6 the network of 64 bits, which one client usually has.
+/// The address by which connections are counted: of IPv6 the network of 64 bits, which one client usually has. A process of this
+/// machine can use all of its loopback addresses.
 fn network(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
+        address if address.is_loopback() => IpAddr::V4(Ipv4Addr::LOCALHOST),
         IpAddr::V6(address) => IpAddr::V6(Ipv6Addr::from_bits(address.to_bits() >> 64 << 64)),
         address => address,
     }
@@ -162,7 +184,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 /// Serves `router` on `listener` until `stopping`, and then until the requests in progress are answered.
 pub async fn serve(listener: TcpListener, router: Router, limits: Limits, stopping: CancellationToken) {
     let slots = Arc::new(Semaphore::new(limits.connections));
-    let (silent, idle) = (Silent::default(), Arc::<Mutex<Idle>>::default());
+    let idle = Arc::<Mutex<Idle>>::default();
     let connections = TaskTracker::new();
     let mut full = false;
     loop {
@@ -179,13 +201,11 @@ pub async fn serve(listener: TcpListener, router: Router, limits: Limits, stoppi
             }
         };
         let address = network(peer.ip());
-        // First, so that an address that is refused ends no connection of others.
-        let Some(mute) = Mute::count(&silent, address) else {
-            tracing::debug!(%address, "too many connections without a request");
-            continue;
+        let few = slots.available_permits() < limits.connections.div_ceil(PART_FREE);
+        let ended = {
+            let mut idle = lock(&idle);
+            idle.end_silent(address) || few && idle.end_one()
         };
-        let ended =
-            slots.available_permits() < limits.connections.div_ceil(PART_FREE) && lock(&idle).end_one();
         let slot = match Arc::clone(&slots).try_acquire_owned() {
             Ok(slot) => Some(slot),
             Err(_) if ended => {
@@ -203,18 +223,16 @@ pub async fn serve(listener: TcpListener, router: Router, limits: Limits, stoppi
         full = false;
         // Small answers must not wait for more.
         let _ = stream.set_nodelay(true);
-        let (router, stopping, end) = (router.clone(), stopping.clone(), CancellationToken::new());
-        let waiting = Waiting { all: Arc::clone(&idle), address, end: end.clone(), number: Mutex::default() };
+        let (router, stopping) = (router.clone(), stopping.clone());
+        let waiting = Waiting::new(&idle, address);
         connections.spawn(async move {
             let _slot = slot;
-            let mute = Mutex::new(Some(mute));
             let service = service_fn(async |request| {
-                drop(lock(&mute).take());
                 waiting.finish();
                 let response = answer(router.clone(), request, peer).await;
                 // A stream ends when its sender ends it.
                 if response.body().size_hint().exact().is_some() {
-                    waiting.begin();
+                    waiting.begin(Awaits::Next);
                 }
                 Ok::<_, Infallible>(response)
             });
@@ -223,18 +241,23 @@ pub async fn serve(listener: TcpListener, router: Router, limits: Limits, stoppi
             let connection = builder.serve_connection(TokioIo::new(stream), service);
             let mut connection = std::pin::pin!(connection);
             let ended = tokio::select! {
+                // A request that has arrived is read before its connection is ended.
+                biased;
                 ended = connection.as_mut() => ended,
                 () = stopping.cancelled() => {
                     connection.as_mut().graceful_shutdown();
                     connection.await
                 }
-                () = end.cancelled() => {
-                    connection.as_mut().graceful_shutdown();
-                    // A request that came at the same time is answered.
-                    let is_idle = lock(&waiting.number).is_some();
-                    let most = if is_idle { READ_TIMEOUT } else { Duration::MAX };
-                    time::timeout(most, connection).await.unwrap_or(Ok(()))
-                }
+                () = waiting.end.cancelled() => match waiting.awaits() {
+                    // The beginning of a request would delay an orderly end.
+                    Some(Awaits::First) => Ok(()),
+                    awaits => {
+                        connection.as_mut().graceful_shutdown();
+                        // A request that came at the same time is answered.
+                        let most = if awaits.is_some() { READ_TIMEOUT } else { Duration::MAX };
+                        time::timeout(most, connection).await.unwrap_or(Ok(()))
+                    }
+                },
             };
             if let Err(error) = ended {
                 tracing::trace!(%error, "connection ended");
@@ -262,18 +285,55 @@ mod tests {
 
     use super::*;
 
-    #[test]
-    fn an_address_has_a_limited_number_of_connections_without_a_request() {
-        let all = Silent::default();
-        let (one, other) = (IpAddr::from([10, 0, 0, 1]), IpAddr::from([10, 0, 0, 2]));
-        let mut held: Vec<Mute> = (0..MAX_SILENT).map(|_| Mute::count(&all, one).unwrap()).collect();
-        assert!(Mute::count(&all, one).is_none());
-        assert!(Mute::count(&all, other).is_some());
-        held.pop();
-        assert!(Mute::count(&all, one).is_some());
-        held.clear();
-        assert!(all.lock().unwrap().is_empty());
+    /// A connection of 10.0.0.`last`, and what ends it.
+    fn add(idle: &mut Idle, last: u8, awaits: Awaits) -> CancellationToken {
+        let end = CancellationToken::new();
+        idle.add(IpAddr::from([10, 0, 0, last]), awaits, end.clone());
+        end
     }
+
+    #[test]
+    fn the_oldest_connection_without_a_request_makes_a_place_for_another() {
+        let mut idle = Idle::default();
+        let address = IpAddr::from([10, 0, 0, 1]);
+        let quiet = add(&mut idle, 1, Awaits::Next);
+        let mut silent: Vec<_> = (1..MAX_SILENT).map(|_| add(&mut idle, 1, Awaits::First)).collect();
+        assert!(!idle.end_silent(address));
+        silent.push(add(&mut idle, 1, Awaits::First));
+        assert!(!idle.end_silent([10, 0, 0, 2].into()), "another address");
+        assert!(idle.end_silent(address));
+        let ended = silent.iter().filter(|one| one.is_cancelled()).count();
+        assert!(silent[0].is_cancelled() && ended == 1 && !quiet.is_cancelled());
+        assert!(!idle.end_silent(address), "there is a place");
+    }
+
+    #[test]
+    fn the_address_with_most_waiting_connections_loses_one_when_few_are_left() {
+        let mut idle = Idle::default();
+        let other = add(&mut idle, 2, Awaits::First);
+        let kept = add(&mut idle, 1, Awaits::Next);
+        let silent = [add(&mut idle, 1, Awaits::First), add(&mut idle, 1, Awaits::First)];
+        let cancelled = || [&other, &kept, &silent[0], &silent[1]].map(CancellationToken::is_cancelled);
+        assert!(idle.end_one());
+        assert_eq!(cancelled(), [false, false, true, false]);
+        assert!(idle.end_one());
+        assert_eq!(cancelled(), [false, false, true, true], "the kept connection is ended last");
+        assert!(idle.end_one() && idle.end_one() && !idle.end_one());
+        assert!(idle.all.is_empty());
+    }
+
+    #[test]
+    fn the_addresses_of_one_client_count_as_one() {
+        let same = |one: &str, other: &str| network(one.parse().unwrap()) == network(other.parse().unwrap());
+        assert!(
+            same("127.0.0.1", "127.9.9.9")
+                && same("127.0.0.1", "::1")
+                && same("127.0.0.1", "::ffff:127.0.0.2")
+        );
+        assert!(same("fd00::1", "fd00::2:0:0:1") && !same("fd00::1", "fd00:0:0:1::1"));
+        assert!(!same("10.0.0.1", "10.0.0.2") && !same("10.0.0.1", "127.0.0.1"));
+    }
+
     /// Sends a request from an address of this machine. Returns the connection and the beginning of the response, which is
     /// empty if the connection was closed.
     async fn request(from: [u8; 4], to: SocketAddr) -> (TcpStream, String) {
@@ -286,15 +346,19 @@ mod tests {
         (stream, String::from_utf8_lossy(&begin[..read]).into_owned())
     }
 
-    #[tokio::test]
-    async fn a_client_that_keeps_connections_open_does_not_take_them_from_others() {
+    /// Begins a server with `connections`. Returns its address, and what stops it.
+    async fn server(connections: usize) -> (SocketAddr, CancellationToken, tokio::task::JoinHandle<()>) {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let to = listener.local_addr().unwrap();
         let router = Router::new().fallback(|| async { "here" });
         let stopping = CancellationToken::new();
-        let server = tokio::spawn(serve(listener, router, Limits { connections: 16 }, stopping.clone()));
-        let (mut quiet, first) = request([127, 0, 0, 2], to).await;
-        assert_eq!(first, "HTTP/1.1 200 OK");
+        let server = tokio::spawn(serve(listener, router, Limits { connections }, stopping.clone()));
+        (to, stopping, server)
+    }
+
+    #[tokio::test]
+    async fn a_client_that_keeps_connections_open_does_not_take_them_from_others() {
+        let (to, stopping, server) = server(16).await;
         let mut held = Vec::new();
         for _ in 0..40 {
             let (stream, begin) = request([127, 0, 0, 3], to).await;
@@ -302,13 +366,31 @@ mod tests {
             held.push(stream);
         }
         assert_eq!(request([127, 0, 0, 4], to).await.1, "HTTP/1.1 200 OK");
-        // The connection of a client with few of them stays open.
-        let mut rest = vec![0; 1024];
-        assert!(quiet.read(&mut rest).await.unwrap() > 0, "the rest of the first response");
-        quiet.write_all(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n").await.unwrap();
-        assert!(quiet.read(&mut rest).await.unwrap() > 0);
         stopping.cancel();
-        drop((held, quiet));
+        drop(held);
         server.await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn silent_clients_of_this_machine_keep_nobody_out() {
+        // More than one address may have without a request, and more than there are places.
+        for connections in [2 * MAX_SILENT, 16] {
+            let (to, stopping, server) = server(connections).await;
+            let mut silent = Vec::new();
+            for number in 0..MAX_SILENT + 8 {
+                let mut stream = TcpStream::connect(to).await.unwrap();
+                // Half of them have begun a request.
+                if number % 2 == 0 {
+                    let _ = stream.write_all(b"GET / HTTP/1.1\r\n").await;
+                }
+                silent.push(stream);
+            }
+            for last in [1, 2] {
+                assert_eq!(request([127, 0, 0, last], to).await.1, "HTTP/1.1 200 OK", "of {connections}");
+            }
+            stopping.cancel();
+            drop(silent);
+            server.await.unwrap();
+        }
     }
 }

@@ -10,7 +10,10 @@
 //! **Rotation.** The file may contain several keys: the first encrypts, all decrypt. The owner of a secret stores it again
 //! if [`Keys::open_with_first`] does not decrypt it.
 //!
-//! Other purposes have keys of their own, which are derived from these ([`Keys::of`]).
+//! Other purposes have keys of their own, which are derived from these ([`Keys::of`]). Among them are those of the daemons, by
+//! which nginx and the daemons recognize each other ([`Statement`]).
+
+mod proof;
 
 use std::{fmt, fs, os::unix::fs::PermissionsExt as _, path::Path};
 
@@ -21,6 +24,8 @@ use ring::{
     hmac,
     rand::{SecureRandom as _, SystemRandom},
 };
+
+pub use proof::Statement;
 
 const KEY_BYTES: usize = 32;
 /// Maximum number of keys in a file. A rotation needs two.
@@ -102,12 +107,6 @@ impl Keys {
     /// a sidecar, which decrypts nothing, gets a file of its own with them.
     pub fn of_daemons(&self) -> Self {
         self.derived("daemons")
-    }
-
-    /// What a request of `sender` presents, for each key of the daemons ([`Self::of_daemons`]): the sender uses the
-    /// first, the receiver accepts all. A receiver cannot present it as another sender.
-    pub fn proofs(&self, sender: &str) -> Vec<String> {
-        self.derived(sender).0.iter().map(|key| HEXLOWER.encode(key)).collect()
     }
 
     /// The content of a key file with these keys.
@@ -200,19 +199,6 @@ mod tests {
         assert_eq!(both.open("a.test", &old).unwrap(), b"secret");
         let new = both.seal("a.test", b"secret").unwrap();
         assert_eq!(keys(&['b']).open("a.test", &new).unwrap(), b"secret");
-    }
-
-    #[test]
-    fn a_proof_belongs_to_one_sender_and_one_key() {
-        let (new, old) = (keys(&['b']).of_daemons(), keys(&['a']).of_daemons());
-        let both = keys(&['b', 'a']).of_daemons();
-        assert_eq!(both.proofs("edge"), [new.proofs("edge"), old.proofs("edge")].concat());
-        assert_ne!(both.proofs("edge"), both.proofs("sidecar"));
-        assert_eq!(Keys::parse(&both.to_text()).unwrap(), both, "as the file of a sidecar");
-        assert!(Keys::none().of_daemons().proofs("edge").is_empty());
-        // lua/spec/start_spec.lua has the same text.
-        let known = "bdb2983c24fc74e81b21a71b70ffdbfb08403a8ee4121cf8a4ae8d86f138082e";
-        assert_eq!(old.proofs("edge"), [known]);
     }
 
     #[test]

@@ -28,6 +28,7 @@ use std::{
 
 use parking_lot::{Mutex, MutexGuard};
 use signalbox_diagnosis::thresholds::COUNTING_ALARM_MS;
+use signalbox_seal::{Keys, Statement};
 use signalbox_store::{RoutesPrimary, RoutesReplica, Stats};
 use tokio::{
     sync::Notify,
@@ -46,8 +47,8 @@ const RETRY_DELAY: Duration = Duration::from_millis(300);
 /// The minimum time between two snapshots. It is at least twenty times the duration of the last one.
 const MIN_SNAPSHOT_INTERVAL: Duration = Duration::from_secs(2);
 
-/// How long nginx is not asked again after it showed the table without secrets.
-const HIDDEN_INTERVAL: Duration = Duration::from_secs(30);
+/// How long nginx is not asked again after it did not prove its answer.
+const UNPROVEN_INTERVAL: Duration = Duration::from_secs(30);
 
 /// The last known state of the router.
 #[derive(Debug, Clone, Default)]
@@ -123,9 +124,9 @@ pub struct Options {
     pub node: String,
     /// The file for the last-known-good table.
     pub snapshot_path: PathBuf,
-    /// What proves to nginx that this is the sidecar. Without it, nginx shows the table without secrets, and no file is
-    /// written.
-    pub proof: Option<String>,
+    /// The keys by which this sidecar and nginx recognize each other. Without any, nginx shows the table without secrets, and no
+    /// file is written.
+    pub keys: Keys,
     /// Reads the wall clock, in unix milliseconds.
     pub clock: fn() -> u64,
 }
@@ -157,7 +158,7 @@ impl Service {
 
     /// Watches until `shutdown`.
     pub async fn run(self, shutdown: CancellationToken) {
-        if self.options.proof.is_none() {
+        if self.options.keys.is_empty() {
             tracing::warn!(
                 "no snapshot of the route table is written, because daemons_key_file is not set: after a restart without Redis, \
                  nginx has no routes"
@@ -245,7 +246,7 @@ impl Service {
                         report.requested_names = text(status.requested_names);
                         report.ejected = text(status.ejected);
                     }
-                    self.snapshot(&mut snapshot, status.generation).await;
+                    self.snapshot(&mut snapshot, status.generation, &status.run).await;
                 }
                 Err(error) => tracing::debug!(%error, "edge status request failed"),
             }
@@ -285,15 +286,16 @@ impl Service {
         })
     }
 
-    /// Fetches and writes the table if it changed.
-    async fn snapshot(&self, state: &mut Snapshot, generation: Option<u64>) {
-        let Some(proof) = &self.options.proof else { return };
+    /// Fetches and writes the table of this run of nginx if it changed.
+    async fn snapshot(&self, state: &mut Snapshot, generation: Option<u64>, run: &str) {
+        let now = (self.options.clock)() / 1000;
+        let Some(proof) = self.options.keys.prove(Statement::Table(run), now) else { return };
         let fresh = generation.is_some() && generation == state.generation;
         if fresh || state.next.is_some_and(|next| Instant::now() < next) {
             return;
         }
         let started = Instant::now();
-        let done = self.fetch(state, proof).await;
+        let done = self.fetch(state, &proof).await;
         state.next = Some(Instant::now() + MIN_SNAPSHOT_INTERVAL.max(started.elapsed() * 20));
         match done {
             Ok(written) => {
@@ -301,8 +303,8 @@ impl Service {
                 self.watch.lock().snapshots += u64::from(written);
             }
             Err(error) => {
-                if matches!(error, Failed::Snapshot(snapshot::Error::Hidden)) {
-                    state.next = Some(Instant::now() + HIDDEN_INTERVAL);
+                if matches!(error, Failed::Nginx(nginx::Error::Unproven)) {
+                    state.next = Some(Instant::now() + UNPROVEN_INTERVAL);
                 }
                 let source = std::error::Error::source(&error).map(ToString::to_string);
                 tracing::warn!(%error, source, "route table snapshot failed");
@@ -313,7 +315,15 @@ impl Service {
     }
 
     async fn fetch(&self, state: &mut Snapshot, proof: &str) -> Result<bool, Failed> {
-        let Some((response, tag)) = self.nginx.snapshot(&state.tag, proof).await? else { return Ok(false) };
+        let Some(nginx::Table { response, tag, proof: answer }) =
+            self.nginx.snapshot(&state.tag, proof).await?
+        else {
+            return Ok(false);
+        };
+        let now = (self.options.clock)() / 1000;
+        if !self.options.keys.is_proven(Statement::Answer(proof), &answer, now) {
+            return Err(nginx::Error::Unproven.into());
+        }
         let kept = snapshot::write(response, &self.options.snapshot_path).await?;
         state.tag = tag;
         Ok(kept)

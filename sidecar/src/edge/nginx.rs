@@ -8,7 +8,10 @@ use std::{
     time::Duration,
 };
 
-use reqwest::{Client, Response, StatusCode, header};
+use reqwest::{
+    Client, Response, StatusCode,
+    header::{self, HeaderName},
+};
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use signalbox_daemon::door::PROOF;
@@ -41,6 +44,9 @@ pub(super) struct Status {
     pub(super) alarm: Option<String>,
     #[serde(default)]
     pub(super) generation: Option<u64>,
+    /// The name of this run of nginx.
+    #[serde(default)]
+    pub(super) run: String,
     /// Requests in flight by address, as an object.
     pub(super) in_flight: Option<Box<RawValue>>,
     /// Server names without a certificate that clients asked for, as an array.
@@ -58,6 +64,16 @@ pub(super) struct Connections {
     pub(super) unlogged: Option<u64>,
 }
 
+/// The answer to `/edge/snapshot`.
+#[derive(Debug)]
+pub(super) struct Table {
+    /// Its body is the text of the table.
+    pub(super) response: Response,
+    pub(super) tag: String,
+    /// What proves that nginx has answered.
+    pub(super) proof: String,
+}
+
 /// The header of `/edge/connections` that contains the number of finished requests that nginx did not log.
 const UNLOGGED: &str = "x-signalbox-unlogged";
 
@@ -67,6 +83,11 @@ pub(super) enum Error {
     Request(#[from] reqwest::Error),
     #[error("unexpected answer from nginx to {0}")]
     Answer(&'static str),
+    #[error(
+        "nginx does not recognize this sidecar and hides the secrets of the table, or another process uses its port: derive \
+         daemons_key_file from its EDGE_KEY_FILE again with `signalbox secrets`"
+    )]
+    Unproven,
 }
 
 impl Nginx {
@@ -121,8 +142,8 @@ impl Nginx {
         connections(&text, unlogged).ok_or(Error::Answer("/edge/connections"))
     }
 
-    /// The text of the table and its tag, unless the tag is still `tag`. `proof` is what proves that this is the sidecar.
-    pub(super) async fn snapshot(&self, tag: &str, proof: &str) -> Result<Option<(Response, String)>, Error> {
+    /// The table, unless its tag is still `tag`. `proof` is what proves that this is the sidecar.
+    pub(super) async fn snapshot(&self, tag: &str, proof: &str) -> Result<Option<Table>, Error> {
         let request = self.client.get(format!("{}/edge/snapshot", self.url));
         let request = request.header(header::IF_NONE_MATCH, tag).header(&PROOF, proof);
         let response = request.send().await?;
@@ -130,9 +151,11 @@ impl Nginx {
         match response.status() {
             StatusCode::NOT_MODIFIED => Ok(None),
             StatusCode::OK => {
-                let tag = response.headers().get(header::ETAG).and_then(|tag| tag.to_str().ok());
-                let tag = tag.unwrap_or_default().to_owned();
-                Ok(Some((response, tag)))
+                let text =
+                    |name: &HeaderName| response.headers().get(name).and_then(|text| text.to_str().ok());
+                let tag = text(&header::ETAG).unwrap_or_default().to_owned();
+                let proof = text(&PROOF).unwrap_or_default().to_owned();
+                Ok(Some(Table { response, tag, proof }))
             }
             _ => Err(Error::Answer("/edge/snapshot")),
         }

@@ -15,8 +15,6 @@ use tokio::{fs, io::AsyncWriteExt};
 
 /// The first line begins with this.
 const MAGIC: &[u8] = b"signalbox-routes 1 ";
-/// The first line of a table without secrets begins with this.
-const HIDDEN: &[u8] = b"signalbox-routes hidden ";
 /// The last line is shorter than this.
 const MAX_END_BYTES: usize = 64;
 /// The lines about the table as a whole come first and fit into this size.
@@ -30,11 +28,6 @@ const MODE: u32 = 0o640;
 pub(super) enum Error {
     #[error("cannot fetch the snapshot")]
     Fetch(#[source] reqwest::Error),
-    #[error(
-        "nginx does not recognize this sidecar and hides the secrets of the table: derive daemons_key_file from its EDGE_KEY_FILE \
-         again with `signalbox secrets`"
-    )]
-    Hidden,
     #[error("the snapshot is damaged: {0}")]
     Damaged(&'static str),
     #[error("cannot write {path}")]
@@ -67,9 +60,6 @@ impl Check {
     /// Checks the end, and returns whether the snapshot is worth keeping. The empty table of an nginx that never received one
     /// must not replace a real table.
     fn finish(mut self) -> Result<bool, Error> {
-        if self.head.starts_with(HIDDEN) {
-            return Err(Error::Hidden);
-        }
         if !self.head.starts_with(MAGIC) {
             return Err(Error::Damaged("unknown version"));
         }
@@ -157,8 +147,10 @@ mod tests {
             let in_count = text[..at].ends_with(b"end\t");
             assert!(in_count || check(&flipped, 50).is_err(), "flipped at {at}");
         }
-        assert!(matches!(check(b"signalbox-routes hidden 7\nend\t0\t00000000\n", 50), Err(Error::Hidden)));
-        assert!(check(b"signalbox-routes 2 7\nend\t0\t00000000\n", 50).is_err());
+        for version in ["2", "hidden"] {
+            let text = format!("signalbox-routes {version} 7\nend\t0\t00000000\n");
+            assert!(check(text.as_bytes(), 50).is_err(), "{version}");
+        }
     }
 
     #[test]

@@ -4,32 +4,37 @@
 use std::{
     fs,
     net::{IpAddr, SocketAddr},
+    time::SystemTime,
 };
 
-use ring::hmac;
 use serde_json::json;
+use signalbox_seal::{Keys, Statement};
 use signalbox_testkit::eventually;
 use signalbox_tests::{
     http::{Connection, Request, Response},
     system::System,
     upstream::App,
 };
+use tokio::{
+    io::{AsyncReadExt as _, AsyncWriteExt as _},
+    net::TcpListener,
+};
 
 /// Texts of the policy below that only the edge and the instances may know.
 const SECRETS: [&str; 4] = ["$6$n1x$", "s3cr3t-key", "letmein", "sealed-private-key"];
 
-fn hmac(key: &[u8], text: &str) -> Vec<u8> {
-    hmac::sign(&hmac::Key::new(hmac::HMAC_SHA256, key), text.as_bytes()).as_ref().to_vec()
+/// What nginx or the sidecar of this system proves `seconds_ago`.
+fn proof(system: &System, statement: Statement<'_>, seconds_ago: u64) -> String {
+    let keys = Keys::read(&system.stack.layout().edge_key()).unwrap().of_daemons();
+    #[expect(clippy::disallowed_methods, reason = "proofs contain the time of this machine")]
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap().as_secs();
+    keys.prove(statement, now - seconds_ago).unwrap()
 }
 
-/// What `sender`, a part of this system, presents to another part.
-pub(super) fn proof(system: &System, sender: &str) -> String {
-    let key = fs::read_to_string(system.stack.layout().edge_key()).unwrap();
-    let digits = key.trim().as_bytes().chunks(2);
-    let key: Vec<u8> =
-        digits.map(|pair| u8::from_str_radix(std::str::from_utf8(pair).unwrap(), 16).unwrap()).collect();
-    let proof = hmac(&hmac(&key, "signalbox daemons"), &format!("signalbox {sender}"));
-    proof.iter().map(|byte| format!("{byte:02x}")).collect()
+/// The name of the current run of nginx.
+async fn run(system: &System) -> String {
+    let status = system.edge_api("/edge/status").await.json();
+    status["run"].as_str().unwrap().to_owned()
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -54,9 +59,15 @@ async fn a_local_process_reads_the_table_without_secrets() {
         if SECRETS[..3].iter().all(|secret| text.contains(secret)) { Ok(()) } else { Err(text) }
     })
     .await;
-    // A local process has no proof. What nginx sends to the daemons is of no use here.
-    let of_nginx = proof(&system, "edge");
-    for proof in [None, Some(""), Some("x"), Some(&*of_nginx)] {
+    // A local process has no proof. What nginx proves to the daemons is of no use here, nor what the sidecar has proven to another
+    // process that had nginx's port, or some time ago.
+    let run = run(&system).await;
+    let useless = [
+        proof(&system, Statement::Client("127.0.0.1"), 0),
+        proof(&system, Statement::Table(&"0".repeat(32)), 0),
+        proof(&system, Statement::Table(&run), 60),
+    ];
+    for proof in [None, Some(""), Some("x")].into_iter().chain(useless.iter().map(|proof| Some(&**proof))) {
         for path in
             ["/edge/snapshot", "/edge/status", "/edge/outliers?host=app.test", "/edge/ack", "/metrics"]
         {
@@ -74,7 +85,7 @@ async fn a_local_process_reads_the_table_without_secrets() {
         }
     }
     let request = Request::get("localhost", "/edge/snapshot");
-    let request = request.header("X-Signalbox-Proof", &proof(&system, "sidecar"));
+    let request = request.header("X-Signalbox-Proof", &proof(&system, Statement::Table(&run), 0));
     let whole = request.send(system.admin).await.unwrap().text();
     assert!(SECRETS[..3].iter().all(|secret| whole.contains(secret)), "the sidecar's proof works: {whole}");
     system.stop().await;
@@ -90,8 +101,12 @@ async fn from(address: [u8; 4], to: SocketAddr, request: &Request) -> Response {
 async fn invented_addresses_neither_help_a_guesser_nor_block_others() {
     let system = System::start("attack-forged-address").await;
     let victim = [127, 0, 0, 9];
-    // The one that a process would see that took the sidecar's place at nginx's listener.
-    let of_sidecar = proof(&system, "sidecar");
+    // What a process would see that took the place of a daemon, or of nginx.
+    let seen = [
+        proof(&system, Statement::Client("127.0.0.7"), 0),
+        proof(&system, Statement::Client("127.0.0.9"), 60),
+        proof(&system, Statement::Table(&run(&system).await), 0),
+    ];
     for (number, (listener, path)) in
         [(system.pacemaker, "/instances"), (system.sidecar, "/stats/uncaught")].into_iter().enumerate()
     {
@@ -99,7 +114,7 @@ async fn invented_addresses_neither_help_a_guesser_nor_block_others() {
             Request::get("localhost", path)
                 .token(&format!("sbx_{number}{guess:063x}"))
                 .header("X-Forwarded-For", address)
-                .header("X-Signalbox-Proof", &of_sidecar)
+                .header("X-Signalbox-Proof", &seen[guess % seen.len()])
         };
         let mut statuses = Vec::new();
         for attempt in 0..40 {
@@ -128,6 +143,67 @@ async fn invented_addresses_neither_help_a_guesser_nor_block_others() {
             assert_eq!(answer.status, 200, "{address:?}: {}", answer.text());
         }
     }
+    system.stop().await;
+}
+
+/// A table that no nginx has written, with the right checksum.
+const FALSE_TABLE: &str =
+    "signalbox-routes 1 99\nserial\t9\nroute\tfalse.test\t17\t\t127.0.0.1:1\nend\t1\t194d4081\n";
+
+/// Answers the sidecar in place of nginx, as nginx's run `run`, until it has asked for the table. Returns its proof.
+async fn impersonate_nginx(listener: TcpListener, run: &str) -> String {
+    let mut proof = None;
+    while proof.is_none() {
+        let (mut stream, _) = listener.accept().await.unwrap();
+        let mut request = Vec::new();
+        while !request.ends_with(b"\r\n\r\n")
+            && stream.read_buf(&mut request).await.is_ok_and(|read| read > 0)
+        {}
+        let request = String::from_utf8_lossy(&request).into_owned();
+        let (status, body) = if request.starts_with("GET /edge/status ") {
+            (200, json!({"alarm": null, "generation": 99, "run": run}).to_string())
+        } else if request.starts_with("GET /edge/snapshot ") {
+            let value = request.lines().find_map(|line| line.strip_prefix("x-signalbox-proof: "));
+            proof = Some(value.unwrap_or_else(|| panic!("{request}")).to_owned());
+            (200, FALSE_TABLE.to_owned())
+        } else {
+            (503, String::new())
+        };
+        let length = body.len();
+        let answer =
+            format!("HTTP/1.1 {status} x\r\nConnection: close\r\nContent-Length: {length}\r\n\r\n{body}");
+        let _gone = stream.write_all(answer.as_bytes()).await;
+        let _gone = stream.shutdown().await;
+    }
+    proof.unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_process_that_takes_the_port_of_nginx_gets_nothing_of_use_and_stores_nothing() {
+    let system = System::without_pacemaker("attack-port").await;
+    let app = App::start("app").await;
+    system.route("app.test", &app).await;
+    let policy = json!({"headers": {"request": {"set": {"X-Internal-Api-Key": "s3cr3t-key"}}}});
+    system.cli::<()>(System::PRIMARY, &format!("SET policy:app.test {policy}")).await;
+    system.settle().await;
+    assert_eq!(system.get("app.test", "/").await.status, 200);
+    let file = system.snapshot_path();
+    eventually("the snapshot to have the policy", || async {
+        let text = fs::read_to_string(&file).unwrap_or_default();
+        if text.contains("s3cr3t-key") { Ok(()) } else { Err(text) }
+    })
+    .await;
+    let run = run(&system).await;
+    system.kill(System::NGINX).await;
+    let listener =
+        eventually("the port to be free", || async { TcpListener::bind(system.admin).await }).await;
+    let proof = impersonate_nginx(listener, &run).await;
+    system.start_part(System::NGINX).await;
+    let request = Request::get("localhost", "/edge/snapshot").header("X-Signalbox-Proof", &proof);
+    let shown = request.send(system.admin).await.unwrap().text();
+    assert!(shown.contains("(hidden)") && !shown.contains("s3cr3t-key"), "{shown}");
+    let stored = fs::read_to_string(&file).unwrap();
+    assert!(stored.contains("s3cr3t-key") && !stored.contains("false.test"), "{stored}");
     system.stop().await;
 }
 

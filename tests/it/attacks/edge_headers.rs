@@ -142,6 +142,22 @@ async fn headers_that_connection_names_stay_on_the_connection() {
         .header("HTTP2-Settings", "AAMAAABkAAQAAP__");
     let echo = upgrade.send(system.edge).await.unwrap().text();
     assert!(received(&echo, "HTTP2-Settings").is_empty() && received(&echo, "Upgrade").is_empty(), "{echo}");
+    // Without the option in Connection, Upgrade is a header of the client that means nothing.
+    for (connection, edges, passed) in [
+        ("close", "other.example", false),
+        ("close, x-upgrade", "", false),
+        ("close", "", false),
+        ("close, Upgrade", "other.example", true),
+        ("upgrade , close", "", true),
+    ] {
+        let mut request =
+            Request::get("app.test", "/echo").header("Connection", connection).header("Upgrade", "websocket");
+        if !edges.is_empty() {
+            request = request.header("CDN-Loop", edges);
+        }
+        let echo = request.send(system.edge).await.unwrap().text();
+        assert_eq!(!received(&echo, "Upgrade").is_empty(), passed, "{connection}, {edges}: {echo}");
+    }
     system.stop().await;
 }
 
@@ -213,9 +229,16 @@ async fn a_host_header_with_an_invalid_port_is_rejected() {
     system.route("[::1]", &app).await;
     system.settle().await;
     for _ in 0..2 {
-        for host in
-            ["app.test:abc", "app.test:99999", "app.test:65536", "app.test:8080x", "app.test:-1", "[::1]:abc"]
-        {
+        for host in [
+            "app.test:abc",
+            "app.test:99999",
+            "app.test:65536",
+            "app.test:8080x",
+            "app.test:-1",
+            "[::1]:abc",
+            "app.test:80:90",
+            "[::1]:80:90",
+        ] {
             let hits = app.hits();
             let response = system.get(host, "/").await;
             assert_eq!((response.status, response.reason()), (400, "bad_request"), "{host}: {response:?}");

@@ -277,6 +277,11 @@ pub(crate) enum Protocol {
 }
 
 impl Upstream {
+    /// Whether the edge sends calls as gRPC. With TLS, it does not.
+    pub(super) fn is_grpc(&self) -> bool {
+        self.protocol == Some(Protocol::Grpc) && self.tls != Some(true)
+    }
+
     pub(super) fn check(&self) -> Result<(), Invalid> {
         if let Some(name) = &self.server_name {
             let plain = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'.' || byte == b'-';

@@ -71,7 +71,7 @@ pub struct Policy {
     /// Whether the edge reads a response ahead of a slow client. Default: false, each part is passed on as it arrives.
     buffering: Option<bool>,
     limits: Option<Limits>,
-    /// Size limit of a request body, in bytes.
+    /// Size limit of a request body, in bytes. Not for hosts with the protocol gRPC.
     body_bytes: Option<u64>,
     /// The allowed methods.
     #[schema(example = json!(["GET", "POST"]))]
@@ -126,6 +126,10 @@ impl Policy {
         within(self.slow_start_ms, 1..=MAX_HOUR_MS, "slow_start_ms")?;
         within(self.hold_ms, 1..=MAX_HOLD_MS, "hold_ms")?;
         within(self.body_bytes, 0..=MAX_BODY_BYTES, "body_bytes")?;
+        // To know its size, the edge would have to store a call that may never end.
+        let is_counted = self.body_bytes.is_some() && self.upstream.as_ref().is_some_and(Upstream::is_grpc);
+        let detail = "body_bytes cannot limit gRPC calls: limit messages in the application";
+        require(!is_counted, "body_bytes", detail)?;
         let bytes = serde_json::to_string(&self).map_or(usize::MAX, |json| json.len());
         require(
             bytes <= MAX_BYTES,

@@ -79,6 +79,7 @@ fn each_field_has_its_limits() {
         (r#"{"slow_start_ms":3600001}"#, "slow_start_ms"),
         (r#"{"hold_ms":60001}"#, "hold_ms"),
         (r#"{"body_bytes":1125899906842625}"#, "body_bytes"),
+        (r#"{"body_bytes":1000,"upstream":{"protocol":"grpc"}}"#, "body_bytes"),
         (r#"{"balance":{"algorithm":"hash"}}"#, "balance"),
         (r#"{"balance":{"algorithm":"hash","header":"a","cookie":"b"}}"#, "balance"),
         (r#"{"balance":{"algorithm":"hash","address":false}}"#, "balance"),
