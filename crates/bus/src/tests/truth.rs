@@ -47,7 +47,7 @@ pub(super) async fn violations(redis: &Fabric) -> Vec<String> {
             let generation = lane.split('.').next().unwrap().to_owned();
             *generations.entry((token.clone(), generation)).or_default() += 1;
             for item in &contents[3..] {
-                let (id, segment) = match item.split_once('@') {
+                let (id, segment) = match item.split_once(['@', ':']) {
                     Some((id, segment)) => (id.to_owned(), segment.to_owned()),
                     None => (item.clone(), (item.parse::<u64>().unwrap() / 64_000_000).to_string()),
                 };
