@@ -81,7 +81,7 @@ pub struct WantedBackend {
 
 impl Registry {
     /// Defines or replaces a backend in this version of the registry, and starts one that was stopped or being drained. A repeat
-    /// of the same request is a change as well: what an attempt of before learns no longer applies.
+    /// of the same request is a change as well: the result of an earlier attempt no longer applies.
     pub(super) fn put_backend(
         &mut self,
         name: &str,

@@ -409,7 +409,7 @@ async fn pinned(core: &Core, store: &Store) -> Result<Vec<Pinned>, Error> {
 
 /// Removes segments that only idle subscribers need, until the log has lost so many bytes. Where most of a segment is of others,
 /// what waits for these subscribers is copied. If that is not enough, and what they need alone has more than `kept` bytes, the
-/// oldest batches of those with the most bytes are dropped: nobody pays for what others publish.
+/// oldest batches of those with the most bytes are dropped: no subscriber pays for what others publish.
 async fn free_from_idle(
     core: &Arc<Core>,
     store: &Store,

@@ -151,7 +151,7 @@ fn in_range(
 
 impl Registry {
     /// Creates or replaces the client's subscription. `generation` is the version of the registry, which is higher than every one
-    /// before. A repeat of the same request is a change as well: what a delivery of before learns no longer applies.
+    /// before. A repeat of the same request is a change as well: the result of an earlier delivery no longer applies.
     pub(super) fn subscribe(
         &mut self,
         client: &str,
