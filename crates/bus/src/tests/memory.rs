@@ -372,7 +372,8 @@ async fn a_full_log_drops_the_oldest_events_of_the_largest_subscriber_that_recei
     assert!((100..300).contains(&left), "not more than needed: {left}");
     assert_eq!(world.waiting("quiet").await, 8);
     let gaps = strings(&world.redis, "KEYS", &["bus:gaps:*"]).await;
-    assert_eq!(gaps, ["bus:gaps:large:1.0"], "the subscriber is informed");
+    assert_eq!(gaps.len(), 1, "the subscriber is informed: {gaps:?}");
+    assert!(gaps[0].starts_with("bus:gaps:large:"), "{gaps:?}");
     assert_true(&world.redis, "the drops").await;
     world.bus.stop().await;
 }
