@@ -40,7 +40,7 @@ pub struct Backend {
     /// has another.
     #[serde(default, skip_serializing_if = "super::registry::is_zero")]
     pub drained_in: u64,
-    /// The version of the registry in which it was changed last; 0 if it never was.
+    /// The version of the registry in which it was defined or changed last; 0 for an old one.
     #[serde(default, skip_serializing_if = "super::registry::is_zero")]
     pub changed_in: u64,
     /// While it is being drained: the treatment of queued events.
@@ -80,12 +80,14 @@ pub struct WantedBackend {
 }
 
 impl Registry {
-    /// Defines or replaces a backend, and starts one that was stopped or being drained.
+    /// Defines or replaces a backend in this version of the registry, and starts one that was stopped or being drained. A repeat
+    /// of the same request is a change as well: the result of an earlier attempt no longer applies.
     pub(super) fn put_backend(
         &mut self,
         name: &str,
         wanted: WantedBackend,
         new_secret: &str,
+        version: u64,
         limits: &Options,
     ) -> Result<(), Error> {
         let before = self.backends.get(name);
@@ -116,7 +118,7 @@ impl Registry {
             disabled: None,
             draining: false,
             drained_in: 0,
-            changed_in: before.map_or(0, |before| before.changed_in),
+            changed_in: version,
             queued: Queued::default(),
         };
         self.backends.insert(name.to_owned(), backend);
@@ -135,9 +137,9 @@ impl Handle {
     ) -> Result<bool, Error> {
         let limits = &self.core.options;
         self.core
-            .change(|registry, _| {
+            .change(|registry, version| {
                 let new = !registry.backends.contains_key(name);
-                registry.put_backend(name, wanted.clone(), new_secret, limits)?;
+                registry.put_backend(name, wanted.clone(), new_secret, version, limits)?;
                 Ok(new)
             })
             .await
@@ -173,16 +175,15 @@ impl Handle {
             .await
     }
 
-    /// Stops a backend whose callback answered that it is gone, unless it has another callback by now.
-    pub async fn disable_backend(&self, name: &str, callback: &str) -> Result<(), Error> {
+    /// Stops a backend whose callback answered that it is gone, unless it was defined again or changed since the version
+    /// `changed_in` of the registry. Returns whether it was stopped.
+    pub async fn disable_backend(&self, name: &str, changed_in: u64) -> Result<bool, Error> {
         self.core
             .change(|registry, _| {
-                if let Some(one) = registry.backends.get_mut(name)
-                    && one.callback == callback
-                {
-                    one.disabled = Some("the callback answered that it is gone".into());
-                }
-                Ok(())
+                let one = registry.backends.get_mut(name).filter(|one| one.changed_in == changed_in);
+                Ok(one
+                    .map(|one| one.disabled = Some("the callback answered that it is gone".into()))
+                    .is_some())
             })
             .await
     }

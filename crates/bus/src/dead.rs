@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use signalbox_queues::{DeadCursor, DeadKey};
-use signalbox_store::unpacked;
+use signalbox_store::{PAGE_BYTES, unpacked};
 
 use super::{
     Error, Event, EventId, Handle,
@@ -15,8 +15,6 @@ use super::{
 
 /// Dead letters in one call of the script.
 const PART: u64 = 100;
-/// Bytes in one call of the script.
-const PART_BYTES: usize = 1 << 20;
 /// How often a search for an event begins again because its lane moved.
 const SKIP_TRIES: usize = 10;
 
@@ -43,7 +41,8 @@ pub struct Page<T> {
 }
 
 impl Handle {
-    /// A part of the client's dead letters, oldest first. The cursor is a [`DeadCursor`].
+    /// A part of the client's dead letters, oldest first: at most `limit`, and fewer if they are large. The cursor is a
+    /// [`DeadCursor`].
     pub async fn dead_letters(
         &self,
         client: &str,
@@ -56,17 +55,15 @@ impl Handle {
             None => DeadCursor::default(),
             Some(cursor) => DeadCursor::parse(cursor, stores.len()).ok_or(Error::InvalidCursor)?,
         };
-        let mut items = Vec::new();
+        let (mut items, mut bytes) = (Vec::new(), PAGE_BYTES);
         while let Some(store) = stores.get(at.shard) {
             let wanted = (limit - items.len()) as u64;
-            if wanted == 0 {
+            let (entries, is_last) = page(store, client, &mut at, wanted, &mut bytes).await?;
+            items.extend(entries.iter().filter_map(|stored| Some(DeadLetter::read(stored)?.0)));
+            if !is_last {
                 return Ok(Page { items, cursor: Some(at.to_string()) });
             }
-            let entries = page(store, client, &mut at, wanted).await?;
-            if (entries.len() as u64) < wanted {
-                at.next_shard();
-            }
-            items.extend(entries.iter().filter_map(|stored| Some(DeadLetter::read(stored)?.0)));
+            at.next_shard();
         }
         Ok(Page { items, cursor: None })
     }
@@ -79,19 +76,11 @@ impl Handle {
         for store in &self.core.stores {
             let mut left = store.movements(client).await?.dead;
             while left > 0 {
-                let entries = store.dead(client, 0, left.min(PART)).await?;
+                let entries = store.dead_part(client, 0, left.min(PART)).await?;
                 if entries.is_empty() {
                     break;
                 }
-                let mut parts = Vec::new();
-                let mut bytes = 0;
-                for entry in &entries {
-                    bytes += entry.len();
-                    if !parts.is_empty() && bytes > PART_BYTES {
-                        break;
-                    }
-                    parts.push(returned(entry));
-                }
+                let parts: Vec<Resend> = entries.iter().map(|entry| returned(entry)).collect();
                 left = left.saturating_sub(parts.len() as u64);
                 redriven += put(&self.core, store, client, &parts, Again::Redrive).await?;
             }
@@ -115,12 +104,13 @@ impl Handle {
         let store = self.core.store_of(id).ok_or(Error::NoSuchEvent)?;
         let mut at = DeadCursor::default();
         loop {
-            let entries = page(store, client, &mut at, PART).await?;
+            let mut bytes = PAGE_BYTES;
+            let (entries, is_last) = page(store, client, &mut at, PART, &mut bytes).await?;
             if let Some(one) = entries.iter().map(|stored| returned(stored)).find(|one| one.id == id) {
                 let redriven = put(&self.core, store, client, &[one], Again::Redrive).await?;
                 return if redriven > 0 { Ok(()) } else { Err(Error::NoSuchEvent) };
             }
-            if (entries.len() as u64) < PART {
+            if is_last {
                 break;
             }
         }
@@ -142,10 +132,10 @@ impl Handle {
     /// [`Error::NoSuchSubscription`], or [`Error::NoSuchEvent`] when it is not among the client's next events.
     pub async fn skip(&self, client: &str, id: EventId) -> Result<(), Error> {
         self.known(client).await?;
-        let event = self.event(id).await?.ok_or(Error::NoSuchEvent)?;
-        let shard = event::shard_of(&event.object, self.core.stores.len());
+        let store = self.core.store_of(id).ok_or(Error::NoSuchEvent)?;
+        // The lane of an event that was put in again is not known if the log has only its copy.
+        let hash = self.event(id).await?.map(|event| event::lane_hash(&event.object));
         let keep = (self.core.options.dead_events, self.core.options.dead_bytes);
-        let (store, hash) = (&self.core.stores[shard], event::lane_hash(&event.object));
         for _ in 0..SKIP_TRIES {
             let mut found = Skipped::More(Default::default());
             while let Skipped::More(cursor) = found {
@@ -183,17 +173,24 @@ impl DeadLetter {
     }
 }
 
-/// The dead letters of a shard behind a position, which is moved behind them.
-async fn page(store: &Store, client: &str, at: &mut DeadCursor, count: u64) -> Result<Vec<Vec<u8>>, Error> {
+/// The dead letters of a shard behind a position, which is moved behind them, and whether there are no more. Their bytes are
+/// subtracted from `bytes`.
+async fn page(
+    store: &Store,
+    client: &str,
+    at: &mut DeadCursor,
+    count: u64,
+    bytes: &mut usize,
+) -> Result<(Vec<Vec<u8>>, bool), Error> {
     let key = |stored: &Vec<u8>| Some(DeadLetter::read(stored)?.0.key());
     let read = |from, count| async move {
-        let entries = store.dead(client, from, count).await?;
+        let entries = store.dead_part(client, from, count).await?;
         Ok::<_, Error>(entries.iter().map(key).collect())
     };
     let place = at.find(read).await?;
-    let entries = store.dead(client, place, count).await?;
+    let (entries, is_last) = store.dead(client, place, count, bytes).await?;
     at.advance(place, entries.iter().map(key));
-    Ok(entries)
+    Ok((entries, is_last))
 }
 
 fn returned(stored: &[u8]) -> Resend {

@@ -32,11 +32,15 @@ pub(super) const PURGE_PART: usize = 2_000;
 const DROP_PART: usize = 100;
 /// Segments forgotten in one call.
 const TRIM_PART: usize = 100;
+/// Segments from which events are copied in one round, and calls that copy.
+const MAX_COPIED: usize = 500;
+const MAX_COPIES: usize = 500;
 /// Missed heartbeats after which an earlier process on the same machine is dead.
 const MISSED_BEATS: u32 = 2;
 /// Checks within that time.
 const RECOVERY_CHECKS: u32 = 5;
-/// How long new data of the largest owners is rejected, unless the next check finds memory short again.
+/// How long new data of the largest owners is rejected, unless a check finds enough memory, in addition to two leases: if this
+/// pacemaker dies, another one checks the memory when its lease has ended.
 const REFUSED_MS: u64 = 10_000;
 /// Maximum number of owners whose data is rejected: every publish reads the list.
 const MAX_REFUSED: usize = 256;
@@ -290,15 +294,16 @@ pub(super) async fn trim(core: &Arc<Core>, store: &Store) -> Result<(), Error> {
         outdated(&store.segments().await?, EventId::at_ms(kept_from).0 / SEGMENT_IDS, core.options.log_bytes);
     trim_all(store, &outdated).await?;
     let log: u64 = store.segments().await?.values().sum();
-    if log > core.options.log_bytes {
-        forget_for_idle(core, store, log - core.options.log_bytes, "log").await?;
+    let most = core.options.log_bytes;
+    if log > most {
+        free_from_idle(core, store, log - most, most / 2, "log").await?;
     }
     Ok(())
 }
 
 /// Removes segments that are no longer needed. A queue or a subscriber may need an old one and none of those after it, so all
 /// of them are tried.
-async fn trim_all(store: &Store, segments: &[u64]) -> Result<(), Error> {
+async fn trim_all(store: &Store, segments: &[u64]) -> Result<(), signalbox_store::Error> {
     let mut left = segments;
     while !left.is_empty() {
         let (finished, _) = store.trim(&left[..left.len().min(TRIM_PART)]).await?;
@@ -328,14 +333,42 @@ async fn always_fails(store: &Store, token: String) -> Result<Option<String>, si
     Ok(movements.is_some_and(|one| one.health == 0).then_some(token))
 }
 
-/// A segment, and the subscribers that need it if no queue does.
-async fn holders(
-    store: &Store,
+/// A segment of the log that only idle subscribers need.
+#[derive(Debug)]
+struct Pinned {
     segment: u64,
     bytes: u64,
-) -> Result<Option<(u64, u64, Vec<String>)>, signalbox_store::Error> {
+    /// These subscribers, and the bytes of their own waiting events there, about.
+    holders: BTreeMap<String, u64>,
+}
+
+impl Pinned {
+    /// The bytes that are needed, about.
+    fn needed(&self) -> u64 {
+        self.holders.values().sum()
+    }
+
+    /// The bytes that the log loses if what is needed is copied.
+    fn gain(&self) -> u64 {
+        self.bytes.saturating_sub(self.needed())
+    }
+
+    /// Whether most of it is of others, who pay nothing for it while it is kept.
+    fn is_light(&self) -> bool {
+        self.needed() <= self.bytes / 2
+    }
+}
+
+/// A segment, with the waiting events of each subscriber that needs it, if no queue does.
+async fn holders(store: &Store, segment: u64, bytes: u64) -> Result<Option<Pinned>, signalbox_store::Error> {
     let holders = unless_damaged(&format!("segment {segment}"), store.holders(segment).await)?.flatten();
-    Ok(holders.map(|holders| (segment, bytes, holders)))
+    Ok(holders.map(|holders| Pinned { segment, bytes, holders }))
+}
+
+/// The mean size of a subscriber's waiting events.
+async fn mean_size(store: &Store, token: String) -> Result<(String, u64), signalbox_store::Error> {
+    let size = unless_damaged(&token, store.event_size(&token).await)?;
+    Ok((token, size.unwrap_or_default()))
 }
 
 /// A subscriber for which events wait, and their bytes.
@@ -348,8 +381,8 @@ async fn size(
     Ok(size.map(|size| (token, events.saturating_mul(size))))
 }
 
-/// The segments that only idle subscribers need, oldest first, with their bytes and these subscribers.
-async fn pinned(core: &Core, store: &Store) -> Result<Vec<(u64, u64, Vec<String>)>, Error> {
+/// The segments that only idle subscribers need, oldest first.
+async fn pinned(core: &Core, store: &Store) -> Result<Vec<Pinned>, Error> {
     let idle = idle(core, store).await?;
     let mut pinned = Vec::new();
     if idle.is_empty() {
@@ -360,34 +393,113 @@ async fn pinned(core: &Core, store: &Store) -> Result<Vec<(u64, u64, Vec<String>
     let mut read =
         stream::iter(segments).map(|(segment, bytes)| holders(store, segment, bytes)).buffered(READS);
     while let Some(found) = read.try_next().await? {
-        pinned.extend(found.filter(|(_, _, holders)| holders.iter().all(|holder| idle.contains(holder))));
+        pinned.extend(found.filter(|one| one.holders.keys().all(|holder| idle.contains(holder))));
+    }
+    let tokens: HashSet<String> = pinned.iter().flat_map(|one| one.holders.keys().cloned()).collect();
+    let mut sizes = HashMap::new();
+    let mut read = stream::iter(tokens).map(|token| mean_size(store, token)).buffered(READS);
+    while let Some((token, size)) = read.try_next().await? {
+        sizes.insert(token, size);
+    }
+    for (token, events) in pinned.iter_mut().flat_map(|one| &mut one.holders) {
+        *events = events.saturating_mul(sizes.get(token).copied().unwrap_or_default());
     }
     Ok(pinned)
 }
 
-/// Forgets the oldest segments that only idle subscribers need, until the log has lost so many bytes. What waits there for
-/// these subscribers is dropped.
-async fn forget_for_idle(core: &Arc<Core>, store: &Store, bytes: u64, why: &str) -> Result<(), Error> {
-    let (mut freed, mut all) = (0, BTreeMap::<String, u64>::new());
-    for (segment, weight, holders) in pinned(core, store).await? {
-        if freed >= bytes {
-            break;
-        }
-        for token in holders {
-            while let Some(events) =
-                unless_damaged(&token, store.drop_from(&token, "autodropped", segment).await)?.flatten()
-            {
-                *all.entry(token.clone()).or_default() += events;
-            }
-        }
-        let before = store.segments().await?.len();
-        trim_all(store, &[segment]).await?;
-        if store.segments().await?.len() < before {
-            freed += weight;
+/// Removes segments that only idle subscribers need, until the log has lost so many bytes. Where most of a segment is of others,
+/// what waits for these subscribers is copied. If that is not enough, and what they need alone has more than `kept` bytes, the
+/// oldest batches of those with the most bytes are dropped: no subscriber pays for what others publish.
+async fn free_from_idle(
+    core: &Arc<Core>,
+    store: &Store,
+    bytes: u64,
+    kept: u64,
+    why: &str,
+) -> Result<(), Error> {
+    let (light, mut heavy): (Vec<_>, Vec<_>) =
+        pinned(core, store).await?.into_iter().partition(Pinned::is_light);
+    let mut planned = 0;
+    let chosen: Vec<Pinned> = light
+        .into_iter()
+        .take(MAX_COPIED)
+        .take_while(|one| {
+            let is_needed = planned < bytes;
+            planned += if is_needed { one.gain() } else { 0 };
+            is_needed
+        })
+        .collect();
+    let is_all = chosen.len() < MAX_COPIED;
+    if !copy(store, &chosen).await? {
+        // No client can publish before something is dropped.
+        planned = 0;
+        heavy.extend(chosen);
+        heavy.sort_by_key(|one| one.segment);
+    }
+    if is_all && planned < bytes {
+        let dropped = drop_heaviest(store, heavy, bytes - planned, kept).await?;
+        report(core, dropped, why);
+    }
+    Ok(())
+}
+
+/// Copies what is needed of segments to the present one, and removes them. False at the limit of the memory, where nothing can be
+/// copied.
+async fn copy(store: &Store, chosen: &[Pinned]) -> Result<bool, signalbox_store::Error> {
+    if chosen.is_empty() {
+        return Ok(true);
+    }
+    let segments: Vec<u64> = chosen.iter().map(|one| one.segment).collect();
+    let tokens: HashSet<&String> = chosen.iter().flat_map(|one| one.holders.keys()).collect();
+    let mut calls = 0;
+    for token in tokens {
+        let mut next = Some(<[String; 4]>::default());
+        while let Some(cursor) = next.filter(|_| calls < MAX_COPIES) {
+            calls += 1;
+            let copied = match store.copy_part(token, &segments, &cursor).await {
+                Err(error) if error.kind() == Kind::Refused => return Ok(false),
+                copied => unless_damaged(token, copied)?,
+            };
+            next = copied.and_then(|(_, next)| next);
         }
     }
-    report(core, all, why);
-    Ok(())
+    trim_all(store, &segments).await?;
+    Ok(true)
+}
+
+/// Drops the oldest batches of the subscriber that needs most of these segments, then of the next one, until the log has lost so
+/// many bytes, or the segments that are left have no more than `kept`. Returns the dropped events of each.
+async fn drop_heaviest(
+    store: &Store,
+    mut heavy: Vec<Pinned>,
+    bytes: u64,
+    kept: u64,
+) -> Result<BTreeMap<String, u64>, Error> {
+    let (mut freed, mut all) = (0, BTreeMap::<String, u64>::new());
+    while freed < bytes && heavy.iter().map(|one| one.bytes).sum::<u64>() > kept {
+        let mut own = BTreeMap::<&String, u64>::new();
+        for (token, bytes) in heavy.iter().flat_map(|one| &one.holders) {
+            *own.entry(token).or_default() += bytes;
+        }
+        let Some((token, _)) = own.into_iter().max_by_key(|(_, bytes)| *bytes) else { break };
+        let token = token.clone();
+        let Some(at) = heavy.iter().position(|one| one.holders.contains_key(&token)) else { break };
+        let one = &mut heavy[at];
+        while let Some(events) =
+            unless_damaged(&token, store.drop_from(&token, "autodropped", one.segment).await)?.flatten()
+        {
+            *all.entry(token.clone()).or_default() += events;
+        }
+        one.holders.remove(&token);
+        if one.is_light() {
+            // The others need little of it, or nothing.
+            copy(store, std::slice::from_ref(one)).await?;
+            let one = heavy.remove(at);
+            let is_removed = !store.segments().await?.contains_key(&one.segment);
+            freed += if is_removed { one.gain() } else { 0 };
+        }
+    }
+    Ok(all)
 }
 
 /// Logs and publishes which events were dropped.
@@ -531,8 +643,8 @@ fn rejected(
 }
 
 /// Returns how many bytes are free. If memory is short, the owners who use most pay for it, and no others:
-/// events that are kept only for replay are forgotten; then those that only idle subscribers need, if these are much of
-/// everything; then new data of the largest owners is rejected. If memory becomes shorter all the same, the oldest
+/// events that are kept only for replay are forgotten; then those in parts of the log that only idle subscribers need, if these
+/// are much of everything; then new data of the largest owners is rejected. If memory becomes shorter all the same, the oldest
 /// batches of a subscriber are dropped that has as much as the largest owner, for as long as that frees memory.
 pub(super) async fn relieve(core: &Arc<Core>, store: &Store) -> Result<u64, Error> {
     let mut memory = Memory::read(core, store).await?;
@@ -552,9 +664,10 @@ pub(super) async fn relieve(core: &Arc<Core>, store: &Store) -> Result<u64, Erro
     owners.extend(beyond);
     let largest = owners.values().copied().max().unwrap_or_default().max(others);
     if memory.is_short() {
-        let pinned: u64 = pinned(core, store).await?.iter().map(|(_, bytes, _)| bytes).sum();
+        let pinned: u64 = pinned(core, store).await?.iter().map(|one| one.bytes).sum();
         if pinned.saturating_mul(2) >= largest {
-            forget_for_idle(core, store, memory.used - memory.short + memory.limit / 20, "memory").await?;
+            let bytes = memory.used - memory.short + memory.limit / 20;
+            free_from_idle(core, store, bytes, largest / 2, "memory").await?;
             memory = settled(core, store, memory.used).await?;
         }
     }
@@ -563,7 +676,7 @@ pub(super) async fn relieve(core: &Arc<Core>, store: &Store) -> Result<u64, Erro
     }
     let names = refused(&owners, largest, memory.free_thousandths());
     let rejected = rejected(names, &publishers, memory.free_thousandths());
-    let until = store.now_ms().await? + REFUSED_MS;
+    let until = store.now_ms().await? + REFUSED_MS + 2 * core.options.dead_after_ms;
     // At the limit this fails, and so does every publish.
     let was_full = store.is_full().await?;
     match store.note_full(until, &rejected).await {
@@ -635,7 +748,7 @@ async fn drop_largest(
 }
 
 /// Forgets every segment that no batch and no queue needs.
-async fn forget_log(store: &Store) -> Result<(), Error> {
+async fn forget_log(store: &Store) -> Result<(), signalbox_store::Error> {
     trim_all(store, &store.segments().await?.into_keys().collect::<Vec<_>>()).await
 }
 

@@ -19,6 +19,8 @@ use signalbox_store::Kind;
 
 /// Events examined in one step, whether they match or not.
 const LOOK: u64 = 1_000;
+/// Bodies read together, of which the caller may not need all.
+const BODIES: usize = 100;
 /// Events put into lanes in one step.
 const PART: u64 = 400;
 /// Bytes put into lanes in one step, unless a single event has more.
@@ -34,6 +36,8 @@ const DAMAGED_PAUSE_MS: u64 = 60_000;
 const MAX_RATE: u64 = 100_000;
 /// Pause after a replay was replaced just when it was to be removed.
 const REPLACED_PAUSE: Duration = Duration::from_millis(100);
+/// Attempts to start a replay, each with a newer registry.
+const START_TRIES: usize = 3;
 /// Pause when there is nothing to replay; another pacemaker's replay is found after it.
 const IDLE: Duration = Duration::from_secs(5);
 
@@ -61,12 +65,32 @@ impl Handle {
                 to_ms: to_ms.min(now_ms),
                 rate,
             };
-            store.start_replay(client, &state, now_ms).await?;
+            start(&self.core, store, client, &state, now_ms).await?;
         }
         self.core.replays.notify_waiters();
         self.core.replays.notify_one();
         Ok(())
     }
+}
+
+/// Starts a replay in a shard, unless the subscription has ended by now: nothing would remove the replay of none.
+async fn start(
+    core: &Core,
+    store: &Store,
+    client: &str,
+    state: &ReplayState,
+    due_ms: u64,
+) -> Result<(), Error> {
+    for _ in 0..START_TRIES {
+        let view = core.view();
+        view.subscription(client).ok_or(Error::NoSuchSubscription)?;
+        if store.start_replay(&view.stamp, client, state, due_ms).await? {
+            return Ok(());
+        }
+        let view = core.refresh().await?;
+        core.spread(&view).await?;
+    }
+    Err(Error::Contended)
 }
 
 /// The position of a replay, of this word.
@@ -183,9 +207,11 @@ async fn part(
     let most = PART.min(state.rate);
     let ids = store.order(current, place, LOOK).await?;
     let (mut events, mut checked, mut bytes): (Vec<Resend>, u64, usize) = (Vec::new(), 0, 0);
-    for ids in ids.chunks(100) {
-        let ids: Vec<EventId> = ids.iter().map(|id| EventId(*id)).collect();
-        for (id, body) in store.bodies(current, &ids).await? {
+    let ids: Vec<EventId> = ids.into_iter().map(EventId).collect();
+    while let Some(ids) =
+        usize::try_from(checked).ok().and_then(|from| ids.get(from..)).filter(|ids| !ids.is_empty())
+    {
+        for (id, body) in store.bodies_part(current, &ids[..ids.len().min(BODIES)]).await? {
             if events.len() as u64 == most || bytes >= PART_BYTES {
                 return Ok((events, Some(cursor(current, place + checked, word))));
             }

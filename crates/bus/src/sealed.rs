@@ -194,7 +194,7 @@ mod tests {
             max_attempts: 3,
             workers: 1,
         };
-        registry.put_backend("work", wanted, "", &Options::default()).unwrap();
+        registry.put_backend("work", wanted, "", 1, &Options::default()).unwrap();
         let listed = Some(SECRETS[3].to_owned());
         registry.api_tokens.insert("c".to_owned(), ApiToken { listed, ..ApiToken::default() });
         registry

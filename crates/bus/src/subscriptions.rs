@@ -93,7 +93,7 @@ pub struct Subscription {
     pub topics: BTreeSet<String>,
     /// The environments that the client's token is confined to: events of others are not delivered. `None` delivers all.
     pub environments: Option<BTreeSet<String>>,
-    /// The version of the registry in which it was changed last; 0 if it never was.
+    /// The version of the registry in which it was requested or changed last; 0 for an old one.
     #[serde(default, skip_serializing_if = "super::registry::is_zero")]
     pub(super) changed_in: u64,
 }
@@ -150,7 +150,8 @@ fn in_range(
 }
 
 impl Registry {
-    /// Creates or replaces the client's subscription. `generation` is higher than every one before.
+    /// Creates or replaces the client's subscription. `generation` is the version of the registry, which is higher than every one
+    /// before. A repeat of the same request is a change as well: the result of an earlier delivery no longer applies.
     pub(super) fn subscribe(
         &mut self,
         client: &str,
@@ -202,7 +203,7 @@ impl Registry {
             retry_seconds: before.map(|before| before.retry_seconds.clone()).unwrap_or_default(),
             topics: wanted.topics,
             environments: wanted.environments,
-            changed_in: before.map_or(0, |before| before.changed_in),
+            changed_in: generation,
         };
         self.topics.retain(|topic, _| !unused.contains(topic));
         for topic in &subscription.topics {

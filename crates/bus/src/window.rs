@@ -71,7 +71,7 @@ impl Handle {
 }
 
 impl Window {
-    /// The next events, at most `most`; none when the reader has caught up for now.
+    /// The next events, at most `most` and about a megabyte; none when the reader has caught up for now.
     pub async fn next(&mut self, most: u64) -> Result<Vec<Logged>, Error> {
         let core = Arc::clone(&self.core);
         let store = &core.stores[self.shard];
@@ -82,16 +82,20 @@ impl Window {
             };
             let ids = store.order(segment, place, most).await?;
             let checked = ids.len() as u64;
-            let wanted: Vec<EventId> = ids
-                .into_iter()
-                .filter(|id| id / SEGMENT_IDS == segment && *id > self.after.0)
-                .map(EventId)
+            let wanted: Vec<(u64, EventId)> = (place..)
+                .zip(ids)
+                .filter(|(_, id)| id / SEGMENT_IDS == segment && *id > self.after.0)
+                .map(|(at, id)| (at, EventId(id)))
                 .collect();
-            let bodies = store.bodies(segment, &wanted).await?.into_iter();
+            let names: Vec<EventId> = wanted.iter().map(|(_, id)| *id).collect();
+            let bodies = store.bodies_part(segment, &names).await?;
+            // The first one that did not fit begins the next part.
+            let next = wanted.get(bodies.len()).map_or(place + checked, |(at, _)| *at);
             // A segment may be trimmed between the two reads; the hole is visible in the events' `prev`.
+            let bodies = bodies.into_iter();
             let events: Vec<Logged> =
                 bodies.filter_map(|(id, entry)| Some(Logged { id, entry: entry? })).collect();
-            self.at = Some((segment, place + checked));
+            self.at = Some((segment, next));
             if let Some(event) = events.last() {
                 self.after = event.id;
                 return Ok(events);

@@ -43,7 +43,7 @@ impl DeadCursor {
     }
 
     /// The place at which the page behind this position begins now. `read` returns the letters from a place on, at most so
-    /// many; `None` for one that is not readable.
+    /// many and fewer if they are large; `None` for one that is not readable.
     ///
     /// # Errors
     /// Those of `read`.
@@ -68,15 +68,17 @@ impl DeadCursor {
                 _ => to = middle,
             }
         }
-        for step in 0..MAX_STEPS {
-            let letters = read(from + step * STEP, STEP).await?;
+        let mut place = from;
+        for _ in 0..MAX_STEPS {
+            let letters = read(place, STEP).await?;
             if let Some(at) = letters.iter().position(|letter| *letter == Some(self.last)) {
-                return Ok(from + step * STEP + at as u64 + 1);
+                return Ok(place + at as u64 + 1);
             }
             let is_later = |letter: &Option<DeadKey>| letter.is_some_and(|letter| letter.0 > self.last.0);
-            if letters.iter().any(is_later) || (letters.len() as u64) < STEP {
+            if letters.is_empty() || letters.iter().any(is_later) {
                 break;
             }
+            place += letters.len() as u64;
         }
         Ok(from)
     }

@@ -11,7 +11,7 @@ use super::{
     store::{Store, Stored},
     waiting::Waiting,
 };
-use signalbox_store::{Clock, Fabric, Shard};
+use signalbox_store::{Clock, Fabric, PAGE_BYTES, Shard};
 
 /// The start of the time that ids contain, and the number of ids per millisecond. The bus assigns ids; this
 /// crate cannot depend on it, so it has its own copy of the numbers, and so do the scripts.
@@ -151,26 +151,26 @@ impl Handle {
         Ok(dropped + self.purge(queue, Some(environment)).await?)
     }
 
-    /// Reads dead letters, oldest first in each shard, after the position `after`, a value of [`Page::next`].
+    /// Reads dead letters, oldest first in each shard, after the position `after`, a value of [`Page::next`]. A page has at most
+    /// `limit`, and fewer if they are large.
     pub async fn dead(&self, queue: &str, after: &str, limit: usize) -> Result<Page<Stored>, Error> {
         let stores = &self.inner.stores;
         let mut at = match after {
             "" => DeadCursor::default(),
             after => DeadCursor::parse(after, stores.len()).ok_or(Error::InvalidCursor)?,
         };
-        let mut items = Vec::new();
+        let (mut items, mut bytes) = (Vec::new(), PAGE_BYTES);
         while let Some(store) = stores.get(at.shard) {
             let wanted = (limit - items.len()) as u64;
             let keys = |from, count| async move {
-                let letters = store.dead(queue, from, count).await?;
+                let letters = store.dead_part(queue, from, count).await?;
                 Ok::<_, Error>(letters.iter().map(|letter| dead_key(letter.as_ref())).collect())
             };
             let place = at.find(keys).await?;
-            let letters = store.dead(queue, place, wanted).await?;
-            let through = (letters.len() as u64) < wanted;
+            let (letters, is_last) = store.dead(queue, place, wanted, &mut bytes).await?;
             at.advance(place, letters.iter().map(|letter| dead_key(letter.as_ref())));
             items.extend(letters.into_iter().flatten());
-            if !through {
+            if !is_last {
                 return Ok(Page { items, next: Some(at.to_string()) });
             }
             at.next_shard();

@@ -6,6 +6,7 @@ use signalbox_api::objects::{DeadEvent, ObjectState};
 
 use super::{Options, check, redrive, removal, store::Store};
 use signalbox_bus::{self as bus, Backend, Error, EventId, Finding, Queued, WantedBackend, shard_of};
+use signalbox_store::PAGE_BYTES;
 
 /// A backend with its statistics.
 #[derive(Debug, Clone)]
@@ -217,13 +218,13 @@ impl Handle {
         Ok(if gone { Removed::Gone } else { Removed::Going })
     }
 
-    /// The latest dead letters of a backend, oldest first.
+    /// The latest dead letters of a backend, oldest first: at most `limit`, and fewer if they are large.
     pub async fn dead(&self, backend: &str, limit: usize) -> Result<Vec<DeadEvent>, Error> {
-        let from = i64::try_from(limit).map_or(i64::MIN, |limit| -limit);
         let mut all = Vec::new();
         for store in &self.stores {
-            let latest = store.dead(backend, (from, -1)).await?;
-            all.extend(latest.iter().filter_map(|entry| dead_event(entry)));
+            let mut bytes = PAGE_BYTES / self.stores.len();
+            let latest = store.latest_dead(backend, limit as u64, &mut bytes).await?;
+            all.extend(latest.iter().rev().filter_map(|entry| dead_event(entry)));
         }
         all.sort_by_key(|one| one.died_ms);
         let surplus = all.len().saturating_sub(limit);

@@ -29,7 +29,7 @@ pub(super) async fn run(
         // Letters that cannot be put back remain at the front of the list.
         let mut from = 0;
         while left > 0 {
-            let entries = store.dead(backend, (from, from + left.min(PART) - 1)).await?;
+            let entries = store.dead(backend, from as u64, left.min(PART) as u64).await?;
             if entries.is_empty() {
                 break;
             }

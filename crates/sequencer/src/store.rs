@@ -5,8 +5,9 @@ use std::{collections::BTreeMap, sync::Arc};
 use signalbox_api::objects::ObjectState;
 use signalbox_store::{
     Call, Clock, Combiner, Error, Fabric, FabricRole, FromRedisValue, Script, Shard, SharedResult,
-    Subscription, ToRedisArgs, Value, from_redis_value,
+    Subscription, Value, from_redis_value,
     keys::{bus, objects},
+    list_end, list_part,
 };
 
 use signalbox_bus::{Event, OBJECTS_LUA, Queued};
@@ -41,6 +42,8 @@ scripts! {
 }
 
 const NONE: &[&str] = &[];
+/// Parked objects that are read in one call.
+const PARKED_PART: usize = 1_000;
 /// The mark of a redriven event, after its id.
 pub(super) const REDRIVEN: &[u8] = b",\"redriven\":true";
 /// How long the id of the last event sent is kept, in milliseconds.
@@ -424,16 +427,39 @@ impl Store {
         Ok(ShardNumbers { numbers, leased, retry, parked, backends: of_backends })
     }
 
-    /// Parked objects, each with the time since when, oldest first.
+    /// Parked objects, each with the time since when, oldest first. They are read in parts; one that an operator decides about in
+    /// the meantime may hide another.
     pub(super) async fn parked(&self, limit: usize) -> Result<Vec<(String, u64)>, Error> {
-        let range = (0, limit.saturating_sub(1), "WITHSCORES");
-        self.redis().command("ZRANGE").key(&self.keys().parked()).arg(range).query().await
+        let mut all: Vec<(String, u64)> = Vec::new();
+        while all.len() < limit {
+            let most = PARKED_PART.min(limit - all.len());
+            let range = (all.len(), all.len() + most - 1, "WITHSCORES");
+            let part: Vec<_> =
+                self.redis().command("ZRANGE").key(&self.keys().parked()).arg(range).query().await?;
+            let is_last = part.len() < most;
+            all.extend(part);
+            if is_last {
+                break;
+            }
+        }
+        Ok(all)
     }
 
-    /// Dead letters of a backend between two indexes, oldest first: `died attempts length why` and the event's
-    /// JSON. Negative indexes count from the latest.
-    pub(super) async fn dead(&self, backend: &str, range: impl ToRedisArgs) -> Result<Vec<Vec<u8>>, Error> {
-        self.redis().command("LRANGE").key(&self.keys().dead(backend)).arg(range).query().await
+    /// Dead letters of a backend from an index on, oldest first, at most `count` and about a megabyte: `died attempts length why`
+    /// and the event's JSON.
+    pub(super) async fn dead(&self, backend: &str, from: u64, count: u64) -> Result<Vec<Vec<u8>>, Error> {
+        list_part(self.redis(), &self.keys().dead(backend), from, count).await
+    }
+
+    /// The latest dead letters of a backend, latest first: `count`, or fewer when their bytes exceed `bytes`, from which they
+    /// are subtracted.
+    pub(super) async fn latest_dead(
+        &self,
+        backend: &str,
+        count: u64,
+        bytes: &mut usize,
+    ) -> Result<Vec<Vec<u8>>, Error> {
+        list_end(self.redis(), &self.keys().dead(backend), count, bytes).await
     }
 
     /// Deletes the dead letters of a backend.

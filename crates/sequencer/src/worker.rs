@@ -415,8 +415,9 @@ impl<S: Sink> Visit<S> {
 
     /// Disables a backend whose callback answered that it is permanently gone.
     async fn disable(&self, name: &str, backend: &Backend) {
-        match self.shared.bus.disable_backend(name, &backend.callback).await {
-            Ok(()) => tracing::warn!(backend = name, "backend disabled: its callback is gone"),
+        match self.shared.bus.disable_backend(name, backend.changed_in).await {
+            Ok(false) => {}
+            Ok(true) => tracing::warn!(backend = name, "backend disabled: its callback is gone"),
             // The next attempt will get the same answer.
             Err(error) => tracing::warn!(backend = name, %error, "backend not disabled"),
         }

@@ -10,10 +10,11 @@ function lanes.segment(id)
   return text(math.floor(tonumber(id) / SEGMENT))
 end
 
--- An item of a batch is `id`, or `id@segment` when the event was redriven or replayed and its body was stored again.
+-- An item of a batch is `id`, or `id@segment` when the event was redriven or replayed and its body was stored again, or
+-- `id:segment` when its body was copied so that its own segment could be removed.
 -- Returns the id as text and the segment as text.
 function lanes.item(item)
-  local id, segment = string.match(item, '^(%d+)@(%d+)$')
+  local id, segment = string.match(item, '^(%d+)[@:](%d+)$')
   if id then return id, segment end
   return item, lanes.segment(item)
 end
@@ -26,7 +27,7 @@ function lanes.release(token, items)
     local id = tonumber(items[i])
     if not id or id < from or id >= to then
       if segment then counts[segment] = (counts[segment] or 0) + count end
-      segment, count = id and math.floor(id / SEGMENT) or tonumber(string.match(items[i], '@(%d+)$')), 0
+      segment, count = id and math.floor(id / SEGMENT) or tonumber(string.match(items[i], '[@:](%d+)$')), 0
       from, to = id and segment * SEGMENT or 0, id and (segment + 1) * SEGMENT or 0
     end
     count = count + 1

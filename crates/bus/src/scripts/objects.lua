@@ -249,10 +249,9 @@ function objects.give_up(object, backend, entries, what, why, attempts, now, mos
   local first, last, lost, letters = nil, nil, 0, {}
   for at = 1, #entries do
     local entry = entries[at]
-    if not objects.redriven(entry) then
-      last = objects.id(entry)
-      first, lost = first or last, lost + 1
-    end
+    -- A gap cannot name an event whose id cannot be read.
+    local id = not objects.redriven(entry) and objects.id(entry)
+    if id then first, last, lost = first or id, id, lost + 1 end
     letters[at] = text(now) .. ' ' .. text(attempts) .. ' ' .. text(#why) .. ' ' .. why .. entry
     why, attempts = 'its backend was removed', 0
   end

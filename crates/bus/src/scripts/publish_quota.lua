@@ -24,7 +24,8 @@ local function open_quota(groups, base, full, now)
   }
   local till, refused = string.match(full or '', '^(%d+) (.*)$')
   if till and tonumber(till) > now then
-    quota.full, quota.full_ms = {}, tonumber(till) - now
+    -- The note outlives the pacemaker that made it; usually the memory is checked much earlier.
+    quota.full, quota.full_ms = {}, math.min(tonumber(till) - now, 10000)
     local at, from, to, length = 1
     repeat
       from, to, length = string.find(refused, '^(%d+):', at)

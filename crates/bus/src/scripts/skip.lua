@@ -6,13 +6,13 @@
 -- ARGV[1]: integer, unix ms; empty for the time of this server
 -- ARGV[2]: string, token
 -- ARGV[3]: integer, ID of the event
--- ARGV[4]: integer, hash of its object
+-- ARGV[4]: integer, hash of its object; empty if the object is not known: every lane is searched
 -- ARGV[5]: integer, batches of a lane that are searched
 -- ARGV[6]: integer, maximum number of dead letters, events
 -- ARGV[7]: integer, maximum size of dead letters, bytes
 -- ARGV[8]: integer, events that are searched in this call
--- ARGV[9-12]: the cursor: generation, place of a batch in its lane, events of it that were searched, the batch; all empty to
--- begin
+-- ARGV[9-13]: the cursor: generation, lane, place of a batch in its lane, events of it that were searched, the batch; all empty
+-- to begin
 -- Returns an array: `done`; or `none` when the event is in none of these batches; or `more` and the cursor; or `moved` when the
 -- cursor's batch is at another place by now. Except for `done`, nothing was done.
 -- Caller: Store::skip
@@ -67,22 +67,35 @@ local function remove(lanes, generation, number, bid, item)
   redis.call('HINCRBY', lanes.base .. 'subscriber:' .. token, 'kicks', 1)
 end
 
+-- The lanes of a generation that may have the event, from the cursor on: the first one and the last one.
+local function lanes_of(generation, is_first)
+  local hash = tonumber(ARGV[4])
+  local lane = hash and (generation.lanes > 0 and hash % generation.lanes or 0)
+  return lane or is_first and tonumber(ARGV[10]) or 0, lane or generation.lanes - 1
+end
+
 local function main(lanes)
   local left, first = { count = tonumber(ARGV[8]) }, tonumber(ARGV[9])
   for _, generation in ipairs(lanes.generations(ARGV[2])) do
     local is_first = first == tonumber(generation.name)
     if (not first or first <= tonumber(generation.name)) and not lanes.has_ended(ARGV[2], generation.name) then
-      local number = generation.lanes > 0 and tonumber(ARGV[4]) % generation.lanes or 0
-      local cursor = { at = 0, searched = 0 }
-      if is_first then cursor = { at = tonumber(ARGV[10]), searched = tonumber(ARGV[11]), bid = ARGV[12] } end
-      local bid, item = find(lanes, ARGV[2], generation.name .. '.' .. number, cursor, left)
-      if bid then
-        remove(lanes, generation.name, number, bid, item)
-        return { 'done' }
-      elseif item == 'moved' then
-        return { 'moved' }
-      elseif item == 'more' then
-        return { 'more', generation.name, lanes.text(cursor.at), lanes.text(cursor.searched), cursor.bid }
+      local from, to = lanes_of(generation, is_first)
+      for number = from, to do
+        local cursor = { at = 0, searched = 0 }
+        if is_first and number == tonumber(ARGV[10]) then
+          cursor = { at = tonumber(ARGV[11]), searched = tonumber(ARGV[12]), bid = ARGV[13] }
+        end
+        local bid, item = find(lanes, ARGV[2], generation.name .. '.' .. number, cursor, left)
+        if bid then
+          remove(lanes, generation.name, number, bid, item)
+          return { 'done' }
+        elseif item == 'moved' then
+          return { 'moved' }
+        elseif item == 'more' then
+          return {
+            'more', generation.name, lanes.text(number), lanes.text(cursor.at), lanes.text(cursor.searched), cursor.bid,
+          }
+        end
       end
     end
   end

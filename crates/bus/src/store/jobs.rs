@@ -18,6 +18,7 @@ static REFUSE: Script<FabricRole> =
 static BURY: Script<FabricRole> = Script::composed("bury", &[include_str!("../scripts/bury.lua"), LANES]);
 static SCRUB: Script<FabricRole> = Script::composed("scrub", &[include_str!("../scripts/scrub.lua"), LANES]);
 static BEAT: Script<FabricRole> = Script::new("beat", include_str!("../scripts/beat.lua"));
+static COPY: Script<FabricRole> = Script::composed("copy", &[include_str!("../scripts/copy.lua"), LANES]);
 static DROP: Script<FabricRole> = Script::composed("drop", &[include_str!("../scripts/drop.lua"), LANES]);
 static KICK: Script<FabricRole> = Script::composed("kick", &[include_str!("../scripts/kick.lua"), LANES]);
 static SKIP: Script<FabricRole> = Script::composed("skip", &[include_str!("../scripts/skip.lua"), LANES]);
@@ -36,6 +37,9 @@ const MAX_ACKED_EVENTS: usize = 2_000;
 const SKIP_BATCHES: usize = 200;
 /// Events that one call searches. It limits how long a call blocks Redis.
 const SKIP_EVENTS: usize = 2_000;
+/// Events that one call of `copy` searches, and bytes that it copies. They limit how long the call blocks Redis.
+const COPY_EVENTS: usize = 2_000;
+const COPY_BYTES: usize = 1 << 20;
 
 /// Events of a subscriber that are measured to estimate the size of all.
 const SAMPLE: usize = 100;
@@ -114,7 +118,7 @@ pub(crate) enum Skipped {
     /// It does not wait there.
     Absent,
     /// Another call has to continue at this cursor.
-    More([String; 4]),
+    More([String; 5]),
     /// The batch at the cursor was settled in the meantime.
     Moved,
 }
@@ -337,6 +341,23 @@ impl Store {
         Ok(u64::try_from(call.run::<i64>(self.redis()).await?).ok())
     }
 
+    /// Stores bodies of the subscriber's waiting events that are in these segments of the log again in the current one. Searches
+    /// a limited part of its lanes, from `cursor` on. Returns by how many bytes the log grew, and the cursor of the next part.
+    pub(crate) async fn copy_part(
+        &self,
+        token: &str,
+        segments: &[u64],
+        cursor: &[String; 4],
+    ) -> Result<(u64, Option<[String; 4]>), Error> {
+        let call = self.lanes_call(&COPY).key(&self.bus().log()).arg(self.clock.argument()).arg(token);
+        let call = call.arg(COPY_EVENTS).arg(COPY_BYTES).arg(&cursor[..]).arg(segments);
+        let (copied, next): (u64, [String; 4]) = {
+            let (copied, a, b, c, d) = call.run(self.redis()).await?;
+            (copied, [a, b, c, d])
+        };
+        Ok((copied, Some(next).filter(|next| !next[0].is_empty())))
+    }
+
     /// Ends the pauses of the subscriber's lanes. Batches that fill wait `timeout_ms` at most.
     pub(crate) async fn kick(&self, token: &str, timeout_ms: u64) -> Result<u64, Error> {
         self.kick_call(token).arg(timeout_ms).run(self.redis()).await
@@ -357,18 +378,19 @@ impl Store {
         self.redis().command("HKEYS").key(&self.bus().changed()).query().await
     }
 
-    /// Takes an event out of the subscriber's lanes; `hash` is that of its object. Searches a limited part of them, from
-    /// `cursor` on.
+    /// Takes an event out of the subscriber's lanes; `hash` is that of its object, if that is known. Searches a limited part of
+    /// them, from `cursor` on.
     pub(crate) async fn skip(
         &self,
         token: &str,
         id: EventId,
-        hash: u32,
+        hash: Option<u32>,
         keep: (u64, u64),
-        cursor: &[String; 4],
+        cursor: &[String; 5],
     ) -> Result<Skipped, Error> {
         let bus = self.bus();
         let call = self.lanes_call(&SKIP).key(&bus.dead(token)).key(&bus.dead_bytes());
+        let hash = hash.map(|hash| hash.to_string()).unwrap_or_default();
         let call = call.arg(self.clock.argument()).arg(token).arg(id.0).arg(hash).arg(SKIP_BATCHES);
         let call = call.arg(keep.0).arg(keep.1).arg(SKIP_EVENTS).arg(&cursor[..]);
         let mut words = call.run::<Vec<String>>(self.redis()).await?.into_iter();

@@ -3,7 +3,9 @@
 use std::collections::BTreeMap;
 
 use signalbox_api::events::{Jobs, SubscriberNumbers};
-use signalbox_store::{Error, FabricRole, FabricSpace, FromRedisValue, Key, Script, keys};
+use signalbox_store::{
+    Error, FabricRole, FabricSpace, FromRedisValue, Key, Script, hash_part, keys, list_page, list_part,
+};
 
 use super::{LANES, Store, publish::Target};
 use crate::{Event, EventId, event::lane_hash, verdict::FULL_HEALTH};
@@ -11,6 +13,8 @@ use crate::{Event, EventId, event::lane_hash, verdict::FULL_HEALTH};
 static APPEND: Script<FabricRole> =
     Script::composed("append", &[include_str!("../scripts/append.lua"), LANES]);
 static REPLAY: Script<FabricRole> = Script::new("replay", include_str!("../scripts/replay.lua"));
+static REPLAY_START: Script<FabricRole> =
+    Script::new("replay_start", include_str!("../scripts/replay_start.lua"));
 static TRIM: Script<FabricRole> = Script::new("trim", include_str!("../scripts/trim.lua"));
 
 /// Ids in one segment: ten seconds of them. The scripts know the same number.
@@ -73,7 +77,7 @@ pub(crate) struct ReplayState {
 }
 
 impl Store {
-    /// Bodies of events in a segment; nothing for one that is gone.
+    /// Bodies of a batch's events in a segment; nothing for one that is gone.
     pub(crate) async fn bodies(
         &self,
         segment: u64,
@@ -81,7 +85,7 @@ impl Store {
     ) -> Result<Vec<(EventId, Option<Vec<u8>>)>, Error> {
         let key = self.bus().log_segment(segment);
         let mut found = Vec::with_capacity(ids.len());
-        // A batch is capped in bytes, so this is a megabyte or so; the replies are cut anyway.
+        // A batch is capped in bytes, so this is a megabyte or so.
         for part in ids.chunks(1000) {
             let names: Vec<u64> = part.iter().map(|id| id.0).collect();
             let bodies: Vec<Option<Vec<u8>>> =
@@ -89,6 +93,17 @@ impl Store {
             found.extend(part.iter().copied().zip(bodies));
         }
         Ok(found)
+    }
+
+    /// The same of the first of `ids`, as many as have a megabyte or so, and one at least.
+    pub(crate) async fn bodies_part(
+        &self,
+        segment: u64,
+        ids: &[EventId],
+    ) -> Result<Vec<(EventId, Option<Vec<u8>>)>, Error> {
+        let names: Vec<u64> = ids.iter().map(|id| id.0).collect();
+        let bodies = hash_part(self.redis(), &self.bus().log_segment(segment), &names).await?;
+        Ok(ids.iter().copied().zip(bodies).collect())
     }
 
     /// The body of an event in the segment of its ID.
@@ -132,13 +147,13 @@ impl Store {
             .await
     }
 
-    /// The subscribers that need a segment of the log; `None` if a queue needs it.
-    pub(crate) async fn holders(&self, segment: u64) -> Result<Option<Vec<String>>, Error> {
+    /// The subscribers that need a segment of the log, each with its waiting events there; `None` if a queue needs it.
+    pub(crate) async fn holders(&self, segment: u64) -> Result<Option<BTreeMap<String, u64>>, Error> {
         let held = keys::queues::shared(self.shard.tag()).held();
         let mut batch = self.redis().batch();
-        batch.add("HKEYS", &self.bus().log_held(segment), NONE);
+        batch.add("HGETALL", &self.bus().log_held(segment), NONE);
         batch.add("HEXISTS", &held, segment);
-        let (subscribers, by_queue): (Vec<String>, bool) = batch.query().await?;
+        let (subscribers, by_queue): (BTreeMap<String, u64>, bool) = batch.query().await?;
         Ok((!by_queue).then_some(subscribers))
     }
 
@@ -146,7 +161,7 @@ impl Store {
     pub(crate) async fn needed(&self, most: usize) -> Result<BTreeMap<String, Vec<u64>>, Error> {
         let mut needed = BTreeMap::<String, Vec<u64>>::new();
         for segment in self.segments().await?.into_keys() {
-            for token in self.holders(segment).await?.into_iter().flatten() {
+            for token in self.holders(segment).await?.into_iter().flatten().map(|(token, _)| token) {
                 let segments = needed.entry(token).or_default();
                 if segments.len() < most {
                     segments.push(segment);
@@ -258,10 +273,21 @@ impl Store {
         })
     }
 
-    /// Dead letters of a subscriber from a place on, oldest first.
-    pub(crate) async fn dead(&self, token: &str, from: u64, count: u64) -> Result<Vec<Vec<u8>>, Error> {
-        let range = (from, (from + count).saturating_sub(1));
-        self.redis().command("LRANGE").key(&self.bus().dead(token)).arg(range).query().await
+    /// Dead letters of a subscriber from a place on, oldest first: at most `count`, and about a megabyte.
+    pub(crate) async fn dead_part(&self, token: &str, from: u64, count: u64) -> Result<Vec<Vec<u8>>, Error> {
+        list_part(self.redis(), &self.bus().dead(token), from, count).await
+    }
+
+    /// The same in several parts, until their bytes exceed `bytes`, from which they are subtracted. Also returns whether there
+    /// are no more.
+    pub(crate) async fn dead(
+        &self,
+        token: &str,
+        from: u64,
+        count: u64,
+        bytes: &mut usize,
+    ) -> Result<(Vec<Vec<u8>>, bool), Error> {
+        list_page(self.redis(), &self.bus().dead(token), from, count, bytes).await
     }
 
     /// Adds attempts to the log of a subscriber, of which the last `most` are kept.
@@ -297,24 +323,20 @@ impl Store {
         Ok(count)
     }
 
-    /// Starts a replay, in place of one that is under way.
+    /// Starts a replay, in place of one that is under way. The subscription must exist in the registry with this `stamp`; false
+    /// if the shard has another one.
     pub(crate) async fn start_replay(
         &self,
+        stamp: &str,
         token: &str,
         replay: &ReplayState,
         due_ms: u64,
-    ) -> Result<(), Error> {
+    ) -> Result<bool, Error> {
         let bus = self.bus();
-        let mut batch = self.redis().batch();
-        let fields = [
-            ("cursor", replay.cursor.clone()),
-            ("from", replay.from_ms.to_string()),
-            ("to", replay.to_ms.to_string()),
-            ("rate", replay.rate.to_string()),
-        ];
-        batch.add("HSET", &bus.replay(token), &fields[..]);
-        batch.add("ZADD", &bus.replays(), (due_ms, token));
-        batch.query::<(u64, u64)>().await.map(drop)
+        let call = REPLAY_START.call().key(&bus.registry()).key(&bus.replay(token)).key(&bus.replays());
+        let call = call.arg(stamp).arg(token).arg(due_ms).arg(&replay.cursor);
+        let call = call.arg(replay.from_ms).arg(replay.to_ms).arg(replay.rate);
+        Ok(call.run::<i64>(self.redis()).await? == 1)
     }
 
     /// The replay whose next step comes first, and when.

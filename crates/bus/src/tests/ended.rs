@@ -129,7 +129,7 @@ async fn an_event_of_an_ended_subscription_cannot_be_skipped() {
     end(&hands).await;
     let id = subscribe_again(&mut hands, "b").await;
     let cursor = Default::default();
-    let found = hands.store.skip("s", EventId(old), 0, (10, 1000), &cursor).await.unwrap();
+    let found = hands.store.skip("s", EventId(old), Some(0), (10, 1000), &cursor).await.unwrap();
     assert_eq!(found, Skipped::Absent);
     assert_eq!(count(&hands, "EXISTS", "bus:dead:s").await, 0);
     assert_only(&hands, id).await;

@@ -43,7 +43,7 @@ async fn a_batch_of_more_events_than_lua_can_pass_to_a_function_is_halved_or_bur
     expect_consistent(&hands, "s", "after the batch was buried").await;
     let redis = hands.store.shard().redis();
     assert_eq!(strings(redis, "HGETALL", &["bus:batches:gauges:event"]).await, Vec::<String>::new());
-    assert_eq!(hands.store.dead("s", 0, 2_000).await.unwrap().len(), 1_000, "the limit of dead letters");
+    assert_eq!(hands.store.dead_part("s", 0, 2_000).await.unwrap().len(), 1_000, "the limit of dead letters");
 
     for _ in 0..EVENTS / 400 {
         hands.publish_urls(&["a"; 400]).await;

@@ -215,7 +215,7 @@ async fn an_exhausted_batch_leaves_dead_letters_and_a_gap_that_is_reported_once(
     let taken = hands.take("w").await;
     assert!(hands.bury(&taken).await);
     assert_true(hands.store.shard().redis(), "the burial").await;
-    let letters = hands.store.dead("s", 0, 10).await.unwrap();
+    let letters = hands.store.dead_part("s", 0, 10).await.unwrap();
     let dead: Vec<_> = letters.iter().map(|letter| crate::DeadLetter::read(letter).unwrap().0).collect();
     assert_eq!(dead.len(), 2);
     assert_eq!((dead[0].attempts, &*dead[0].reason, dead[0].died_ms), (1, "500", START_MS));

@@ -11,12 +11,13 @@ use tokio_util::sync::CancellationToken;
 
 use super::hands::{Hands, subscriber};
 use super::support::{Pacemaker, Recorder, START_MS, Time, event, number, strings, wanted, without_bytes};
+use super::truth::assert_true;
 use crate::{
     Alteration, Bus, Change, Delay, Error, EventId, Limit, NewEvent, NewGroup, NewMessage, OnFailure,
     Options, Refusal, Wanted, WantedBackend,
     event::lane_hash,
     housekeeping, replay,
-    store::{Again, Appended, SEGMENT_IDS, Skipped, Store},
+    store::{Again, Appended, ReplayState, SEGMENT_IDS, Skipped, Store},
     view::target,
 };
 
@@ -150,7 +151,8 @@ async fn every_end_of_a_batch_releases_its_part_of_the_log() {
     assert_eq!(held(redis.clone()).await, (ids.len() - half.items.len()) as i64);
     let waits = lane_hash("a");
     let last = EventId(*ids.last().unwrap());
-    let skipped = hands.store.skip("s", last, waits, (100, 1 << 20), &Default::default()).await.unwrap();
+    let skipped =
+        hands.store.skip("s", last, Some(waits), (100, 1 << 20), &Default::default()).await.unwrap();
     assert_eq!(skipped, Skipped::Done);
     assert!(hands.store.drop_oldest("s", "autodropped").await.unwrap() > Some(0));
     let waiting = number(&redis, "HGET", &["bus:batches:gauges:event", "s"]).await;
@@ -173,7 +175,8 @@ async fn a_batch_without_events_does_not_end_the_removal_of_what_is_too_much() {
     let mut hands = Hands::new(&server, vec![subscriber("s", 1, 1, 0)]).await;
     let ids = hands.publish_urls(&["a"; 5]).await;
     let hash = lane_hash("a");
-    let skipped = hands.store.skip("s", EventId(ids[0]), hash, (100, 1 << 20), &Default::default()).await;
+    let skipped =
+        hands.store.skip("s", EventId(ids[0]), Some(hash), (100, 1 << 20), &Default::default()).await;
     assert_eq!(skipped.unwrap(), Skipped::Done);
     let mut dropped = Vec::new();
     while let Some(events) = hands.store.drop_above("s", "limit", 2).await.unwrap() {
@@ -301,8 +304,8 @@ async fn an_event_whose_lane_became_shorter_during_the_search_is_searched_again(
     for _ in 0..25 {
         last = *hands.publish_urls(&["a"; 200]).await.last().unwrap();
     }
-    let skip = async |hands: &Hands, cursor: &[String; 4]| {
-        hands.store.skip("s", EventId(last), lane_hash("a"), (100, 1 << 20), cursor).await.unwrap()
+    let skip = async |hands: &Hands, cursor: &[String; 5]| {
+        hands.store.skip("s", EventId(last), Some(lane_hash("a")), (100, 1 << 20), cursor).await.unwrap()
     };
     let mut cursor = Default::default();
     for _ in 0..2 {
@@ -317,25 +320,117 @@ async fn an_event_whose_lane_became_shorter_during_the_search_is_searched_again(
 }
 
 #[tokio::test]
-async fn a_full_log_forgets_what_only_paused_subscribers_need_and_keeps_what_others_wait_for() {
+async fn a_quiet_subscriber_that_receives_nothing_loses_no_event_because_others_publish_much() {
     let server = Server::in_memory().await;
     let world = world(&server, Options { log_bytes: 200_000, ..Options::default() }).await;
-    let single = Wanted { max_events: Some(1), ..wanted(&["rare"]) };
-    world.bus.handle.subscribe("pin", single).await.unwrap();
+    let two = Wanted { max_events: Some(2), concurrency: Some(2), ..wanted(&["rare"]) };
+    world.bus.handle.subscribe("quiet", two).await.unwrap();
     world.bus.handle.subscribe("alive", wanted(&["orders"])).await.unwrap();
-    world.paused("pin").await;
-    world.accepted("a", "rare", 1, 10).await;
-    world.accepted("a", "noise", 1000, 1000).await;
+    world.paused("quiet").await;
+    // A second round copies what the first one copied.
+    for round in 1..=2 {
+        for _ in 0..3 {
+            world.accepted("a", "rare", 3, 10).await;
+            world.accepted("b", "noise", 400, 1000).await;
+            world.time.advance(20_000);
+        }
+        world.accepted("a", "orders", 10, 10).await;
+        world.time.advance(20_000);
+        assert!(world.log().await > 1_000_000);
+        world.trim().await;
+        assert!(world.log().await <= 200_000, "{}", world.log().await);
+        assert_eq!((world.waiting("quiet").await, world.waiting("alive").await), (9 * round, 10 * round));
+        assert_true(&world.redis, "the copies").await;
+    }
+    assert_eq!(strings(&world.redis, "KEYS", &["bus:gaps:*"]).await, [""; 0]);
+    let turn = world.store().acquire(&["w".to_owned()], 1_000, 256).await.unwrap();
+    assert!(!turn.taken.is_empty() && turn.taken[0].held.token == "quiet");
+    assert!(turn.taken[0].items.iter().all(|item| !item.contains('@')), "it was not redriven");
+    world.bus.stop().await;
+}
+
+#[tokio::test]
+async fn a_full_log_drops_the_oldest_events_of_the_largest_subscriber_that_receives_nothing() {
+    let server = Server::in_memory().await;
+    let world = world(&server, Options { log_bytes: 200_000, ..Options::default() }).await;
+    let ten = |topic: &str| Wanted { max_events: Some(10), concurrency: Some(1), ..wanted(&[topic]) };
+    world.bus.handle.subscribe("large", ten("noise")).await.unwrap();
+    world.bus.handle.subscribe("quiet", ten("rare")).await.unwrap();
+    world.paused("large").await;
+    world.paused("quiet").await;
+    // A segment that only the quiet one needs, and others that the large one fills.
+    world.accepted("a", "rare", 3, 10).await;
+    for _ in 0..5 {
+        world.time.advance(20_000);
+        world.accepted("a", "rare", 1, 10).await;
+        world.accepted("b", "noise", 100, 1000).await;
+    }
     world.time.advance(20_000);
-    world.accepted("a", "orders", 10, 10).await;
-    world.accepted("a", "rare", 1, 10).await;
-    world.time.advance(20_000);
-    assert!(world.log().await > 1_000_000);
     world.trim().await;
     assert!(world.log().await <= 200_000, "{}", world.log().await);
-    assert_eq!((world.waiting("pin").await, world.waiting("alive").await), (1, 10));
-    let gaps = strings(&world.redis, "KEYS", &["bus:gaps:pin:*"]).await;
-    assert_eq!(gaps.len(), 1, "the subscriber is informed");
+    let left = world.waiting("large").await;
+    assert!((100..300).contains(&left), "not more than needed: {left}");
+    assert_eq!(world.waiting("quiet").await, 8);
+    let gaps = strings(&world.redis, "KEYS", &["bus:gaps:*"]).await;
+    assert_eq!(gaps.len(), 1, "the subscriber is informed: {gaps:?}");
+    assert!(gaps[0].starts_with("bus:gaps:large:"), "{gaps:?}");
+    assert_true(&world.redis, "the drops").await;
+    world.bus.stop().await;
+}
+
+#[tokio::test]
+async fn the_largest_owner_is_rejected_until_another_pacemaker_can_check_the_memory() {
+    let server = Server::in_memory().await;
+    let world = world(&server, Options::default()).await;
+    world.bus.handle.subscribe("noisy", wanted(&["large"])).await.unwrap();
+    world.accepted("loud", "large", 5_000, 4_000).await;
+    world.limit(92).await;
+    world.relieve().await;
+    // The pacemaker dies, and its lease ends.
+    world.time.advance(Options::default().dead_after_ms + 1_000);
+    assert_eq!(world.publish("loud", "large", 1, 100).await, [Err(Refusal::MemoryShort)]);
+    world.accepted("quiet", "small", 1, 100).await;
+    world.unlimited().await;
+    world.relieve().await;
+    world.accepted("loud", "large", 1, 100).await;
+    world.bus.stop().await;
+}
+
+/// The log has only the copy of a redriven event, in another segment than that of its ID.
+#[tokio::test]
+async fn a_redriven_event_whose_part_of_the_log_is_gone_can_be_skipped() {
+    let server = Server::in_memory().await;
+    let world = world(&server, Options { log_seconds: 1, ..Options::default() }).await;
+    let bus = &world.bus.handle;
+    bus.subscribe("s", Wanted { max_events: Some(1), concurrency: Some(8), ..wanted(&["orders"]) })
+        .await
+        .unwrap();
+    world.accepted("a", "orders", 1, 10).await;
+    let turn = world.store().acquire(&["w".to_owned()], 1_000, 256).await.unwrap();
+    let id = EventId(turn.taken[0].items[0].parse().unwrap());
+    assert!(world.store().bury(&turn.taken[0].held, 0, "500", true, (1_000, 1 << 26)).await.unwrap());
+    world.time.advance(60_000);
+    assert_eq!(bus.redrive("s").await.unwrap(), 1);
+    world.trim().await;
+    assert!(bus.event(id).await.unwrap().is_none());
+    bus.skip("s", id).await.unwrap();
+    assert_eq!(world.waiting("s").await, 0);
+    assert!(matches!(bus.skip("s", id).await, Err(Error::NoSuchEvent)));
+    world.bus.stop().await;
+}
+
+#[tokio::test]
+async fn a_replay_starts_only_in_the_registry_that_has_its_subscription() {
+    let server = Server::in_memory().await;
+    let world = world(&server, Options::default()).await;
+    let bus = &world.bus.handle;
+    bus.subscribe("s", wanted(&["orders"])).await.unwrap();
+    let state = ReplayState { cursor: "0:0:w".into(), from_ms: 0, to_ms: START_MS, rate: 1 };
+    let stamp = bus.stamp();
+    assert!(world.store().start_replay(&stamp, "s", &state, START_MS).await.unwrap());
+    bus.unsubscribe("s").await.unwrap();
+    assert!(!world.store().start_replay(&stamp, "s", &state, START_MS).await.unwrap(), "it ended since then");
+    assert!(matches!(bus.replay("s", 0, START_MS, 1).await, Err(Error::NoSuchSubscription)));
     world.bus.stop().await;
 }
 
@@ -813,13 +908,17 @@ async fn an_event_behind_many_others_is_found_in_parts() {
     let (mut found, mut calls) = (Skipped::More(Default::default()), 0);
     while let Skipped::More(cursor) = found {
         calls += 1;
-        found = hands.store.skip("s", EventId(last), lane_hash("a"), (100, 1 << 20), &cursor).await.unwrap();
+        found = hands
+            .store
+            .skip("s", EventId(last), Some(lane_hash("a")), (100, 1 << 20), &cursor)
+            .await
+            .unwrap();
     }
     assert_eq!((found, calls), (Skipped::Done, 4), "2,000 events in one call");
     let absent = Skipped::More(Default::default());
     let Skipped::More(start) = absent else { unreachable!("it is the start") };
     let Skipped::More(cursor) =
-        hands.store.skip("s", EventId(1), lane_hash("a"), (100, 1 << 20), &start).await.unwrap()
+        hands.store.skip("s", EventId(1), Some(lane_hash("a")), (100, 1 << 20), &start).await.unwrap()
     else {
         panic!("6,000 events are more than one part");
     };
@@ -827,7 +926,8 @@ async fn an_event_behind_many_others_is_found_in_parts() {
         let taken = hands.take("w").await;
         assert!(hands.ack(&taken).await);
     }
-    let moved = hands.store.skip("s", EventId(1), lane_hash("a"), (100, 1 << 20), &cursor).await.unwrap();
+    let moved =
+        hands.store.skip("s", EventId(1), Some(lane_hash("a")), (100, 1 << 20), &cursor).await.unwrap();
     assert_eq!(moved, Skipped::Moved);
 }
 
@@ -858,5 +958,49 @@ async fn an_object_keeps_no_state_after_null_and_a_message_without_queue_leaves_
     };
     assert!(world.bus.handle.publish_messages("shop", vec![message]).await[0].is_ok());
     assert_eq!(number(redis, "HLEN", &["bus:objects"]).await, objects);
+    world.bus.stop().await;
+}
+
+#[tokio::test]
+async fn large_events_are_read_in_small_parts_and_pages_of_them_are_short() {
+    const COUNT: usize = 100;
+    let server = Server::in_memory().await;
+    let world = world(&server, Options::default()).await;
+    let single = Wanted { max_events: Some(1), concurrency: Some(1), ..wanted(&["large"]) };
+    world.bus.handle.subscribe("s", single).await.unwrap();
+    world.accepted("a", "large", COUNT, 60_000).await;
+
+    let (mut window, mut read) = (world.bus.handle.window(0, EventId(0)), Vec::new());
+    loop {
+        let part = window.next(500).await.unwrap();
+        if part.is_empty() {
+            break;
+        }
+        let bytes: usize = part.iter().map(|event| event.entry.len()).sum();
+        assert!(bytes <= 1 << 20, "{} events of {bytes} bytes in one part", part.len());
+        read.extend(part.into_iter().map(|event| event.id));
+    }
+    assert_eq!(read.len(), COUNT);
+
+    for _ in 0..COUNT {
+        let turn = world.store().acquire(&["w".to_owned()], 1_000, 256).await.unwrap();
+        let held = &turn.taken[0].held;
+        assert!(world.store().bury(held, 0, "500", true, (1_000, 1 << 26)).await.unwrap());
+    }
+    let (mut pages, mut found, mut cursor) = (0, Vec::new(), None::<String>);
+    loop {
+        let page = world.bus.handle.dead_letters("s", cursor.as_deref(), 1_000).await.unwrap();
+        pages += 1;
+        found.extend(page.items.iter().map(|letter| letter.event.id));
+        cursor = page.cursor;
+        if cursor.is_none() {
+            break;
+        }
+    }
+    assert_eq!((pages, found), (2, read.clone()), "6 MB are two pages");
+    let part = world.store().dead_part("s", 0, 100).await.unwrap();
+    assert!(part.len() < 20, "{} large letters in one reply", part.len());
+    assert_eq!(world.bus.handle.redrive("s").await.unwrap(), COUNT as u64);
+    assert_eq!(world.waiting("s").await, COUNT as u64);
     world.bus.stop().await;
 }

@@ -10,7 +10,9 @@ use std::{
 };
 
 use super::{delivered, failed, running, support::*, truth::*};
-use crate::{Alteration, ApiToken, Error, EventId, NewEvent, Options, Registry, Wanted};
+use crate::{
+    Alteration, ApiToken, Error, EventId, NewEvent, OnFailure, Options, Registry, Wanted, WantedBackend,
+};
 use signalbox_api::events::DeliveryResult;
 use signalbox_egress::{Outcome, Secret};
 use signalbox_store::FabricRole;
@@ -600,4 +602,44 @@ async fn jobs_that_wait_for_a_slow_delivery_are_overdue_and_are_taken_when_one_e
     }
     assert!(waiting >= 13, "{waiting} waited");
     assert_true(&redis, "the wait").await;
+}
+
+#[tokio::test]
+async fn a_late_410_does_not_disable_what_was_subscribed_again_in_the_meantime() {
+    let server = Server::in_memory().await;
+    let recorder = Recorder::default();
+    let pacemaker = running(&server, &recorder).await;
+    let bus = &pacemaker.handle;
+    bus.subscribe("s", wanted(&["orders"])).await.unwrap();
+    recorder.answers(|_, _| (Duration::from_secs(1), Outcome::Gone));
+    bus.publish("shop", "orders", vec![event("https://a/1")]).await.remove(0).unwrap();
+    eventually("the attempt", || async { equal(recorder.attempts().len(), 1) }).await;
+    recorder.answers(|_, _| delivered());
+    bus.subscribe("s", wanted(&["orders"])).await.unwrap();
+    eventually("the next attempt", || async { equal(recorder.ids("s").len(), 1) }).await;
+    assert_eq!(bus.subscriptions().await.unwrap()[0].subscription.disabled, None);
+}
+
+#[tokio::test]
+async fn a_late_410_does_not_stop_a_backend_that_was_defined_again_in_the_meantime() {
+    let server = Server::in_memory().await;
+    let pacemaker = running(&server, &Recorder::default()).await;
+    let bus = &pacemaker.handle;
+    let wanted = WantedBackend {
+        prefix: "work:".into(),
+        callback: "https://a.example/".into(),
+        uuid: "u".into(),
+        secret: None,
+        on_failure: OnFailure::Block,
+        max_attempts: 3,
+        workers: 4,
+    };
+    bus.put_backend("search", wanted.clone(), "whsec_").await.unwrap();
+    let attempted = bus.registry().backends["search"].changed_in;
+    bus.put_backend("search", wanted, "whsec_").await.unwrap();
+    assert!(!bus.disable_backend("search", attempted).await.unwrap());
+    let now = bus.registry().backends["search"].clone();
+    assert_eq!(now.disabled, None);
+    assert!(bus.disable_backend("search", now.changed_in).await.unwrap());
+    assert!(bus.registry().backends["search"].disabled.is_some());
 }

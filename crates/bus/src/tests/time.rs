@@ -69,7 +69,7 @@ async fn a_list_of_dead_letters_shrinks_to_a_lower_limit_in_short_calls() {
         left = now;
     }
     let bytes: i64 = number(&redis, "HGET", &["bus:dead.bytes", "s"]).await;
-    let letters: Vec<Vec<u8>> = hands.store.dead("s", 0, 100).await.unwrap();
+    let letters: Vec<Vec<u8>> = hands.store.dead_part("s", 0, 100).await.unwrap();
     assert_eq!(bytes, letters.iter().map(|letter| letter.len() as i64).sum::<i64>());
 }
 
@@ -222,9 +222,9 @@ async fn work_on_large_lanes(batches: u64, most: Option<u64>) {
     let cursor = Default::default();
     observed
         .run("skip an absent event", size, async {
-            let mut cursor: [String; 4] = cursor;
+            let mut cursor: [String; 5] = cursor;
             while let crate::store::Skipped::More(next) =
-                hands.store.skip("s", crate::EventId(7), 3, (1_000, 1 << 20), &cursor).await.unwrap()
+                hands.store.skip("s", crate::EventId(7), Some(3), (1_000, 1 << 20), &cursor).await.unwrap()
             {
                 cursor = next;
             }

@@ -55,7 +55,7 @@ pub(super) async fn violations(redis: &Fabric) -> Vec<String> {
             }
             *generations.entry((token.clone(), generation)).or_default() += 1;
             for item in &contents[3..] {
-                let (id, segment) = match item.split_once('@') {
+                let (id, segment) = match item.split_once(['@', ':']) {
                     Some((id, segment)) => (id.to_owned(), segment.to_owned()),
                     None => (item.clone(), (item.parse::<u64>().unwrap() / 64_000_000).to_string()),
                 };

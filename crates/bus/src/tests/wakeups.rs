@@ -270,7 +270,8 @@ impl Model {
                 let hash = lane_hash(&format!("https://o/{object}"));
                 let (token, id) = (TOKENS[*who], crate::EventId(id));
                 let start = Default::default();
-                let found = self.hands.store.skip(token, id, hash, (1000, 1 << 20), &start).await.unwrap();
+                let found =
+                    self.hands.store.skip(token, id, Some(hash), (1000, 1 << 20), &start).await.unwrap();
                 if found == Skipped::Done {
                     *self.kicks.entry(token.to_owned()).or_default() += 1;
                 }

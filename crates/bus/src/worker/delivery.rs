@@ -274,22 +274,21 @@ impl<D: Deliverer> Delivery<D> {
     /// The callback answered that it is gone permanently.
     async fn disable(&self, subscription: &Subscription) {
         let token = &subscription.token;
-        let callback = &subscription.callback;
         let disabled = self
             .core
             .change(|registry, _| {
                 // Unless it subscribed again in the meantime, or changed its callback.
-                if let Some(one) = registry.subscriptions.get_mut(token)
-                    && one.callback == *callback
-                    && one.generation == subscription.generation
-                {
-                    one.disabled = Some("the callback answered that it is gone".into());
-                }
-                Ok(())
+                let one = registry.subscriptions.get_mut(token).filter(|one| {
+                    one.changed_in == subscription.changed_in && one.generation == subscription.generation
+                });
+                Ok(one
+                    .map(|one| one.disabled = Some("the callback answered that it is gone".into()))
+                    .is_some())
             })
             .await;
         match disabled {
-            Ok(()) => {
+            Ok(false) => {}
+            Ok(true) => {
                 let subscriber = self.core.name_of(token);
                 tracing::warn!(subscriber, "subscription disabled: its callback is gone");
                 self.core.announce("subscriber.disabled", token, json!({ "reason": "gone" }));
@@ -331,7 +330,7 @@ impl<D: Deliverer> Delivery<D> {
             }
         }
         let missing = taken.items.len() - events.iter().flatten().count();
-        // Only an event that was appended again names the segment of its body.
+        // An event that was appended again names the segment of its body in this way.
         let is_redriven = |item: &String| item.contains('@');
         let marks = taken.items.iter().filter(|item| read_item(item).is_some()).map(is_redriven);
         let (events, redriven) =
@@ -404,7 +403,7 @@ fn shortened(why: &str) -> &str {
 
 /// Reads an item of a batch: the id, and the segment of the log that its body lies in.
 fn read_item(item: &str) -> Option<(EventId, u64)> {
-    match item.split_once('@') {
+    match item.split_once(['@', ':']) {
         Some((id, segment)) => Some((EventId(id.parse().ok()?), segment.parse().ok()?)),
         None => {
             let id = item.parse().ok()?;

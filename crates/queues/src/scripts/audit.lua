@@ -5,6 +5,7 @@
 -- KEYS[3]: zset, queues by when they have something due
 -- ARGV[1]: integer, maximum number of facets, and of messages in flight or delayed, in a part
 -- ARGV[2]: string, the environment after which this part begins; empty for the first part
+-- ARGV[3]: integer, unix ms; empty for the time of this server
 -- Returns the environment after which the next part begins, empty after the last one; then for each finding the predicate, the
 -- environment (or an empty string) and what is wrong.
 -- Caller: Store::audit
@@ -97,7 +98,9 @@ local function main(facets)
   for env in pairs(delayed) do report('F1', env, 'it has delayed messages and is not active') end
   if whole then check_numbers(queue, inside, ranked, waiting, in_flight, later, report) end
   local next_due, noted = facets.next_due(queue), redis.call('ZSCORE', queue.due, queue.name)
-  if after == '' and next_due and (not noted or tonumber(noted) > next_due) then
+  -- A queue of which a sweep has left something is due again at the time of that sweep.
+  local latest = math.max(next_due or 0, facets.now(ARGV[3]))
+  if after == '' and next_due and (not noted or tonumber(noted) > latest) then
     report('F7', '', 'something is due and no sweep is scheduled for it')
   end
   return found

@@ -37,7 +37,10 @@ function search.waiting(facets, queue, id, from, most, only)
   for i = #items, 1, -1 do
     local found, segment, attempts = facets.item(items[i])
     if found == id then
-      return { id = id, item = items[i], env = only, segment = segment, attempts = attempts, at = '0' }, '0'
+      local behind = from + #items - i
+      return {
+        id = id, item = items[i], env = only, segment = segment, attempts = attempts, at = '0', behind = behind,
+      }, '0'
     end
   end
   return nil, #items == most and facets.text(from + most) or '0'
@@ -77,7 +80,9 @@ function drop.delayed(facets, queue, found)
 end
 
 function drop.waiting(facets, queue, found)
-  redis.call('LREM', queue.base .. ':' .. found.env, -1, found.item)
+  -- From the nearer end of the list.
+  local is_near_head = facets.load(queue, found.env).waiting < 2 * found.behind
+  redis.call('LREM', queue.base .. ':' .. found.env, is_near_head and 1 or -1, found.item)
   facets.hold(queue, found.segment, -1)
   facets.load(queue, found.env).waiting = facets.load(queue, found.env).waiting - 1
   facets.add(queue, 'waiting', -1)

@@ -22,7 +22,9 @@
 -- Caller: Store::take_dead
 
 -- Dead letters that are read together, and their bytes after which a part ends.
-local STEP, MAX_BYTES = 50, 1048576
+local STEP, MAX_BYTES = 16, 1048576
+-- Dead letters before a part among which the last one of the part before is searched.
+local SEARCHED = 50
 -- Places of the list that a call may pass over to remove single letters; one letter is always removed.
 local MAX_PASSED = 50000
 
@@ -30,12 +32,12 @@ local MAX_PASSED = 50000
 -- the first one: those that were passed over are passed over again.
 local function begin(queue, from, behind)
   local count = 1
-  while from > 0 and count <= STEP do
+  while from > 0 and count <= SEARCHED do
     local stored = redis.call('LRANGE', queue.dead, math.max(from - count, 0), from - 1)
     for i = #stored, 1, -1 do
       if cmsgpack.unpack(stored[i])[5] == behind then return math.max(from - count, 0) + i, behind end
     end
-    count = count == 1 and STEP or STEP + 1
+    count = count == 1 and SEARCHED or SEARCHED + 1
   end
   return 0, ''
 end

@@ -120,7 +120,8 @@ local function main(facets)
   if #dead > 0 then facets.bury(queue, dead, 'expired', now, keep) end
   facets.settle_all(queue)
   local next_due = facets.next_due(queue)
-  if next_due then call('ZADD', queue.due, text(next_due), queue.name) end
+  -- Not in the past: a queue that has more to sweep waits until the others that are due have had their turn.
+  if next_due then call('ZADD', queue.due, text(math.max(next_due, now)), queue.name) end
   facets.finish(queue)
   return { #landed, #due, #dead, #ready }
 end

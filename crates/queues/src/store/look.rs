@@ -68,7 +68,13 @@ impl Store {
         most: usize,
         after: &str,
     ) -> Result<(String, Vec<(String, String, String)>), Error> {
-        let words: Vec<String> = self.call(&AUDIT, queue).arg(most).arg(after).run(self.redis()).await?;
+        let words: Vec<String> = self
+            .call(&AUDIT, queue)
+            .arg(most)
+            .arg(after)
+            .arg(self.clock.argument())
+            .run(self.redis())
+            .await?;
         let finding = |words: &[String]| (words[0].clone(), words[1].clone(), words[2].clone());
         let (next, words) =
             words.split_first().map_or((String::new(), &[][..]), |(next, rest)| (next.clone(), rest));

@@ -1,7 +1,7 @@
 //! The operators' calls: configure a queue, drop messages, manage dead letters, remove a queue.
 
 use signalbox_api::queues::MessageState;
-use signalbox_store::{Error, FabricRole, Script, keys, unpacked};
+use signalbox_store::{Error, FabricRole, Script, keys, list_page, list_part, unpacked};
 
 use super::{Store, Stored, Taken};
 use crate::{DeadLetters, Definition};
@@ -218,22 +218,28 @@ impl Store {
         })
     }
 
-    /// Dead letters from an index on, oldest first; `None` for one that is not readable.
-    pub(crate) async fn dead(
+    /// Dead letters from an index on, oldest first: at most `count`, and about a megabyte. `None` for one that is not readable.
+    pub(crate) async fn dead_part(
         &self,
         queue: &str,
         from: u64,
         count: u64,
     ) -> Result<Vec<Option<Stored>>, Error> {
-        let stored: Vec<Vec<u8>> = self
-            .redis()
-            .command("LRANGE")
-            .key(&self.keys(queue).dead())
-            .arg(from)
-            .arg((from + count).saturating_sub(1))
-            .query()
-            .await?;
+        let stored = list_part(self.redis(), &self.keys(queue).dead(), from, count).await?;
         Ok(stored.iter().map(|letter| read_letter(letter)).collect())
+    }
+
+    /// The same in several parts, until their bytes exceed `bytes`, from which they are subtracted. Also returns whether there
+    /// are no more.
+    pub(crate) async fn dead(
+        &self,
+        queue: &str,
+        from: u64,
+        count: u64,
+        bytes: &mut usize,
+    ) -> Result<(Vec<Option<Stored>>, bool), Error> {
+        let (stored, is_last) = list_page(self.redis(), &self.keys(queue).dead(), from, count, bytes).await?;
+        Ok((stored.iter().map(|letter| read_letter(letter)).collect(), is_last))
     }
 
     /// Takes one part of the dead letters out of their list, the oldest first. `definition` must come from the

@@ -261,3 +261,30 @@ async fn a_delayed_message_is_available_for_the_whole_retention() {
     assert_eq!(hands.queues.stores()[0].drop_expired(Q, "", 100).await.unwrap(), (1, String::new()));
     hands.assert_true(Q, "the retention is over").await;
 }
+
+#[tokio::test]
+async fn a_queue_with_many_messages_due_does_not_delay_those_of_another() {
+    let server = Server::in_memory().await;
+    let hands = Hands::bare(&server, 1).await;
+    hands.put("crowded", wanted("1:.*")).await;
+    hands.put(Q, wanted("2:.*")).await;
+    for _ in 0..300 {
+        push_later(&hands, "1", "many", 5_000).await;
+    }
+    hands.time.advance(1);
+    push_later(&hands, "2", "one", 5_000).await;
+    hands.time.advance(6_000);
+    let store = &hands.queues.stores()[0];
+    let mut turns = Vec::new();
+    for _ in 0..2 {
+        let (queue, _) = store.next_due().await.unwrap().unwrap();
+        store.sweep(&queue, 10_000).await.unwrap();
+        turns.push(queue);
+    }
+    assert_eq!(turns, ["crowded", Q]);
+    assert_eq!(hands.labels(9).await, ["one"]);
+    let findings = hands.queues.check(&["crowded".to_owned(), Q.to_owned()]).await.unwrap();
+    assert_eq!(findings.len(), 0, "{findings:?}");
+    hands.sweep().await;
+    assert_eq!(hands.waiting("crowded", "1").await.len(), 300);
+}

@@ -651,3 +651,25 @@ async fn a_check_names_each_violation() {
     sadly("DEL", &["queue:|due"]).await;
     assert_eq!(check().await, [of("F7", "q")]);
 }
+
+#[tokio::test]
+async fn a_page_of_large_dead_letters_is_short_and_none_is_left_out() {
+    let server = Server::in_memory().await;
+    let hands = Hands::new(&server).await;
+    hands.put(Q, NewQueue { max_attempts: Some(1), ..wanted(".*") }).await;
+    let label = "x".repeat(60_000);
+    let ids = hands.push(&[("1", &*label); 100]).await;
+    loop {
+        let pulled = hands.pull(100).await;
+        if pulled.is_empty() {
+            break;
+        }
+        hands.nack(0, &pulled.iter().map(|(receipt, _)| receipt).collect::<Vec<_>>()).await;
+    }
+    let first = hands.queues.dead(Q, "", 1_000).await.unwrap();
+    assert!(first.items.len() < 90, "{} letters of 60 kB in one page", first.items.len());
+    let rest = hands.queues.dead(Q, &first.next.unwrap(), 1_000).await.unwrap();
+    let found: Vec<u64> = first.items.iter().chain(&rest.items).map(|one| one.message.id).collect();
+    assert_eq!((found, rest.next), (ids, None));
+    assert_eq!(hands.drop_dead().await, 100);
+}

@@ -20,7 +20,7 @@ local function main(objects)
   objects.expect_of(object, backend)
   local now = objects.now(ARGV[1])
   local head = call('LINDEX', objects.of(object, 'events'), 0)
-  if ARGV[3] == 'skip' and (not head or objects.id(head) ~= ARGV[5]) then return 'other' end
+  if ARGV[3] == 'skip' and (not head or (objects.id(head) or '0') ~= ARGV[5]) then return 'other' end
   if call('ZREM', objects.key('parked'), object) + call('ZREM', objects.key('retry'), object) == 0 then
     return 'ready'
   end

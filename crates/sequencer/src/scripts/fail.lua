@@ -4,7 +4,7 @@
 -- ARGV[2]: string, the object
 -- ARGV[3]: string, the worker
 -- ARGV[4]: integer, epoch of its lease
--- ARGV[5]: integer, id of the event
+-- ARGV[5]: integer, id of the event; 0 if it cannot be read
 -- ARGV[6]: string, the next step: `retry` (after a pause), `park` (until an operator decides), `skip` (a dead
 -- letter and a gap), `release` (immediately to another worker; no attempt is counted)
 -- ARGV[7]: integer, ms of the pause
@@ -20,7 +20,7 @@ local function main(objects)
   if not objects.holds(object, worker .. '/' .. ARGV[4]) then return 0 end
   local backend = call('HGET', KEYS[1], object)
   local flight = call('GET', objects.of(object, 'flight'))
-  if not backend or not flight or objects.id(flight) ~= ARGV[5] then return 0 end
+  if not backend or not flight or (objects.id(flight) or '0') ~= ARGV[5] then return 0 end
   objects.expect_shared()
   objects.expect_of(object, backend)
   local now = objects.now(ARGV[1])

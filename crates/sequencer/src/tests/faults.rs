@@ -350,3 +350,33 @@ async fn an_unexpected_key_of_a_queue_rejects_the_event_and_changes_nothing() {
         world.expect_consistent(key).await;
     }
 }
+
+#[tokio::test]
+async fn the_list_of_dead_letters_ends_after_some_megabytes_with_the_latest() {
+    let world = world().await;
+    let event = format!(r#"{{"id":64,"object":"work:1","data":"{}"}}"#, "x".repeat(60_000));
+    for died in 1..=100 {
+        let letter = format!("{died} 1 3 bad{event}");
+        number(&world.redis, "RPUSH", &["object:dead@search", &letter]).await;
+    }
+    let dead = world.handle().dead("search", 1_000).await.unwrap();
+    assert!((60..90).contains(&dead.len()), "{}", dead.len());
+    assert_eq!(dead.last().unwrap().died_ms, 100, "the latest, in order");
+    assert!(dead.windows(2).all(|two| two[0].died_ms + 1 == two[1].died_ms));
+}
+
+#[tokio::test]
+async fn an_event_that_cannot_be_read_is_parked_and_can_be_skipped() {
+    let world = world().await;
+    let ids = world.publish("work:1", 2).await;
+    world.redis.command("LSET").arg(("object:work:1:events", 0, "?")).run().await.unwrap();
+    let taken = world.take("search", "a").await.unwrap();
+    assert_eq!(taken.sending.id(), 0);
+    assert!(world.fail(&taken.held, 0, &Failed::Park).await);
+    assert_eq!(number(&world.redis, "ZCARD", &["object:parked"]).await, 1);
+    assert_eq!(world.skip("work:1", 0).await, "done");
+    let next = world.take("search", "a").await.unwrap();
+    assert_eq!((next.sending.id(), next.sending.gaps.len()), (ids[1], 0), "its ID cannot be reported");
+    assert_eq!(world.commit(&next.held, ids[1], 0, true).await, Committed::Done);
+    assert_eq!(number(&world.redis, "LLEN", &["object:dead@search"]).await, 1);
+}

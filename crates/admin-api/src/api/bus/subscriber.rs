@@ -259,6 +259,8 @@ fn dead_view(letter: signalbox_bus::DeadLetter, is_confined: bool) -> Option<Dea
 }
 
 /// List the dead letters
+///
+/// Oldest first. A part has fewer than `limit` if they have more than about 4 MiB.
 #[utoipa::path(get, path = "/subscriber/dead", params(Part), responses((status = 200, body = DeadLetters),
     (status = "default", description = "400 out_of_range")))]
 async fn dead(

@@ -122,7 +122,7 @@ pub(super) fn raw(taken: &Taken) -> Option<Box<RawValue>> {
 
 /// List dead letters
 ///
-/// Oldest first, in each shard. The answer: `{"dead": [{"died_ms", "reason", "message"}], "next"}`.
+/// Oldest first, in each shard. A page has fewer than `limit` if they have more than about 4 MiB. The answer: `{"dead": [{"died_ms", "reason", "message"}], "next"}`.
 #[utoipa::path(get, path = "/queues/{name}/dead", params(PageQuery), responses((status = 200, body = Object)))]
 async fn dead(
     _: Whole<ReadQueues>,

@@ -153,7 +153,7 @@ async fn remove(
 
 /// List a backend's dead letters
 ///
-/// The latest thousand, oldest first.
+/// The latest thousand, oldest first; fewer if they have more than about 4 MiB.
 #[utoipa::path(get, path = "/backends/{name}/dead", responses((status = 200, body = Vec<DeadEvent>),
     (status = "default", description = "400 invalid_backend")))]
 async fn dead(
