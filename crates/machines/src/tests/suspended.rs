@@ -252,6 +252,10 @@ state_machines:
         receiver.held.add_permits(1);
         quiet([&world.machines]).await;
         world.time.advance(8_000);
-        assert_eq!(operate(&world, "a", Operation::Resume).await.unwrap(), next, "{answer} after {before} ms");
+        assert_eq!(
+            operate(&world, "a", Operation::Resume).await.unwrap(),
+            next,
+            "{answer} after {before} ms"
+        );
     }
 }
