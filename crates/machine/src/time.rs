@@ -128,6 +128,8 @@ impl Gate {
         entered: Timestamp,
         now: Timestamp,
     ) -> Option<(usize, Timestamp)> {
+        // The search may take as long as an evaluation.
+        self.intervals().map(drop).chain(self.moments().map(drop)).next()?;
         let earliest = match self.condition.earliest(facts) {
             Earliest::Now => now,
             Earliest::At(at) | Earliest::NotBefore(at) => at.max(now),

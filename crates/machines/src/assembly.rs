@@ -15,10 +15,13 @@ use crate::{
     AuditLog, Options, Secrets, Service,
     actions::Actions,
     apply::Applier,
+    background::Background,
     clock::Clock,
     commit::Committer,
     definitions::Definitions,
     due_times::DueTimes,
+    effort,
+    fair::FairPlaces,
     faults::Faults,
     feeds::Feeds,
     flow::{Flow, FlowReader},
@@ -41,7 +44,7 @@ use crate::{
         Tasks, Versions,
     },
     sweep_entries::SweepEntries,
-    sweeps::Sweeps,
+    sweeps::{self, Sweeps},
     tasks::TaskRunner,
 };
 
@@ -110,11 +113,13 @@ impl Service {
 
         let retention =
             Retention { lines: options.history_lines, ms: options.history_hours.saturating_mul(3_600_000) };
+        let computing = effort::places();
         let label_store = Arc::new(LabelStore {
             records: records.clone(),
             definitions: definitions.clone(),
             committer: Committer { bus: bus.clone(), faults: hooks.faults, retention },
             sweeps: sweep_entries.clone(),
+            computing: computing.clone(),
             clock: clock.clone(),
             metrics: metrics.clone(),
             flow: flow.clone(),
@@ -233,6 +238,8 @@ impl Service {
             entries: sweep_entries,
             clock: clock.clone(),
             metrics: metrics.clone(),
+            places: FairPlaces::new(sweeps::PLACES),
+            computing,
             page,
             concurrency,
         });
@@ -240,10 +247,19 @@ impl Service {
             runner: Arc::clone(&runner),
             due_times: Arc::new(DueTimes {
                 due: due.clone(),
+                definitions: definitions.clone(),
                 labels: Arc::clone(&label_store),
+                background: Arc::new(Background {
+                    due: due.clone(),
+                    clock: clock.clone(),
+                    runner: Arc::clone(&runner),
+                    ended: (0..shards.count()).map(|_| Arc::default()).collect(),
+                    in_progress: Mutex::default(),
+                }),
                 runner,
                 sweeps,
                 tasks: Arc::clone(&tasks),
+                task_places: FairPlaces::new(sweeps::PLACES),
                 clock: clock.clone(),
                 concurrency,
             }),
@@ -254,7 +270,9 @@ impl Service {
                 positions: InputPositions(shards.clone()),
                 bus,
                 shards: shards.count(),
-                redefined,
+                again: redefined,
+                places: FairPlaces::new(inputs::PLACES),
+                behind: Arc::default(),
                 metrics,
                 reported: Arc::default(),
                 pause: inputs::PAUSE,

@@ -21,6 +21,7 @@ use tokio::task::spawn_blocking;
 
 use crate::{
     Error,
+    effort::Effort,
     record::Record,
     store::{Applying, Started, Versions},
 };
@@ -42,6 +43,8 @@ pub struct Version {
     pub(crate) origin: Arc<str>,
     /// Who applied it, and what the machine may do for that reason.
     pub(crate) author: Arc<Author>,
+    /// How long its evaluations take, and those of the versions before it that labels stay on.
+    pub(crate) effort: Arc<Effort>,
     /// The active version, if this is an earlier one that a label stays on.
     pub(crate) active: Option<Arc<Version>>,
 }
@@ -361,6 +364,11 @@ impl Definitions {
         known.current.entry(machine.to_owned()).or_default().insert(shard, number);
     }
 
+    /// A version that was read before.
+    pub(crate) fn known_version(&self, machine: &str, number: u64) -> Option<Version> {
+        self.known(|known| known.version(machine, number))
+    }
+
     /// A version, active or not.
     pub(crate) async fn version(&self, machine: &str, shard: usize, number: u64) -> Result<Version, Error> {
         if let Some(version) = self.known(|known| known.version(machine, number)) {
@@ -369,7 +377,8 @@ impl Definitions {
         let stored = self.stored(machine, shard, number).await?.ok_or(Error::NoSuchVersion)?;
         let machine_read = parse_stored(machine, stored.source).await?;
         let (origin, author) = (stored.origin.into(), Arc::new(stored.author));
-        let version = Version { number, machine: machine_read, origin, author, active: None };
+        let version =
+            Version { number, machine: machine_read, origin, author, effort: Arc::default(), active: None };
         let mut known = self.known.write();
         let kept = known.versions.entry(machine.to_owned()).or_default();
         kept.push(version.clone());

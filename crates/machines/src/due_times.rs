@@ -1,7 +1,8 @@
 //! Works on the due set of a shard: times of labels (retries, feeds, intervals), and sweeps.
 //!
 //! A shard's entries are processed under its lease, so that pacemakers share the work. The lease only avoids duplicate
-//! work: every commit compares the record that it was computed from.
+//! work: every commit compares the record that it was computed from. A page only starts what may take long
+//! ([`crate::background`]), and postpones what fails, so no entry delays the others.
 
 use std::{sync::Arc, time::Duration};
 
@@ -11,8 +12,11 @@ use tokio::time::{MissedTickBehavior, interval};
 
 use crate::{
     Error,
+    background::{Background, DueEntry, PAUSE},
     clock::Clock,
+    definitions::Definitions,
     evaluator::{Happened, ms},
+    fair::{FairPlaces, Payer},
     feeds::FeedAnswers,
     label_store::{Edit, LabelStore, Note},
     log::Entry,
@@ -25,8 +29,6 @@ use crate::{
 
 /// Entries that are read together.
 const PAGE: usize = 500;
-/// The pause before another try when another pacemaker holds the lease.
-pub(crate) const PAUSE: Duration = Duration::from_secs(1);
 /// How often the lease is renewed while work continues.
 const LEASE_INTERVAL: Duration = Duration::from_secs(1);
 /// The pause before a label is read again whose record could not be read.
@@ -40,10 +42,14 @@ const LIMIT_PAUSE: Duration = Duration::from_secs(10);
 #[derive(Debug)]
 pub(crate) struct DueTimes {
     pub(crate) due: DueSet,
+    pub(crate) definitions: Definitions,
+    pub(crate) background: Arc<Background>,
     pub(crate) labels: Arc<LabelStore>,
     pub(crate) runner: Arc<Runner>,
     pub(crate) sweeps: Arc<Sweeps>,
     pub(crate) tasks: Arc<TaskRunner>,
+    /// For pages of tasks.
+    pub(crate) task_places: FairPlaces,
     pub(crate) clock: Clock,
     /// Entries that are worked on at a time.
     pub(crate) concurrency: usize,
@@ -51,7 +57,11 @@ pub(crate) struct DueTimes {
 
 impl DueTimes {
     /// Works on everything that is due in a shard. Returns how long until the next entry is due, if there is one.
-    pub(crate) async fn work_off(&self, shard: usize, lease: &mut Lease) -> Result<Option<Duration>, Error> {
+    pub(crate) async fn work_off(
+        self: &Arc<Self>,
+        shard: usize,
+        lease: &mut Lease,
+    ) -> Result<Option<Duration>, Error> {
         loop {
             let Some(next_ms) = self.due.next(shard).await? else { return Ok(None) };
             let now_ms = self.clock.now_ms().await?;
@@ -64,9 +74,14 @@ impl DueTimes {
         }
     }
 
-    /// Works on one page while the lease is held. Returns whether the page was completed. A sweep may take longer than the
-    /// lease, which is therefore renewed; if it is lost, the next holder continues.
-    async fn work_off_page_under(&self, lease: &mut Lease, shard: usize, now_ms: u64) -> Result<bool, Error> {
+    /// Works on one page while the lease is held. Returns whether the page was completed. A page may take longer than the lease,
+    /// which is therefore renewed; if it is lost, the next holder continues.
+    async fn work_off_page_under(
+        self: &Arc<Self>,
+        lease: &mut Lease,
+        shard: usize,
+        now_ms: u64,
+    ) -> Result<bool, Error> {
         let mut again = interval(LEASE_INTERVAL);
         again.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut work = std::pin::pin!(self.work_off_page(shard, now_ms));
@@ -82,24 +97,15 @@ impl DueTimes {
         }
     }
 
-    /// Works on one page of entries. One failure does not keep the others from being worked on.
-    pub(crate) async fn work_off_page(&self, shard: usize, now_ms: u64) -> Result<(), Error> {
+    /// Works on one page of entries.
+    pub(crate) async fn work_off_page(self: &Arc<Self>, shard: usize, now_ms: u64) -> Result<(), Error> {
         let due = self.due.due(shard, now_ms, PAGE).await?;
         let work = |(member, at_ms): (String, u64)| async move {
-            match Due::parse(&member) {
-                Some(Due::Label { machine, label }) => {
-                    self.work_off_label(shard, &member, (&machine, &label), now_ms).await
-                }
-                Some(Due::Limit { machine, target }) => {
-                    // If this process dies, another one looks again.
-                    self.due.set(shard, &member, Some(now_ms + ms(LIMIT_PAUSE))).await?;
-                    self.runner.admit_soon(&machine, &target);
-                    Ok(())
-                }
-                Some(Due::Task { machine, id }) => self.tasks.run(&member, &machine, &id).await,
-                Some(sweep @ Due::Sweep { .. }) => self.sweeps.run(shard, &member, sweep, at_ms).await,
-                None => Ok(self.due.set(shard, &member, None).await?),
-            }
+            let entry = DueEntry { shard, member, at_ms };
+            let Err(error) = self.work_off_entry(entry.clone(), now_ms).await else { return Ok(()) };
+            // If the fabric answers, the failure is that of this entry.
+            tracing::debug!(%error, entry = entry.member, "entry postponed");
+            self.background.postpone(&entry, PAUSE).await.map(drop)
         };
         let mut under_way = stream::iter(due).map(work).buffer_unordered(self.concurrency);
         let mut failed = Ok(());
@@ -111,13 +117,56 @@ impl DueTimes {
         failed
     }
 
+    async fn work_off_entry(self: &Arc<Self>, entry: DueEntry, now_ms: u64) -> Result<(), Error> {
+        let shard = entry.shard;
+        match Due::parse(&entry.member) {
+            Some(Due::Label { machine, label }) => {
+                let version = self.definitions.of(&machine, shard).await.ok();
+                let Some(version) = version.filter(|version| version.effort.is_high()) else {
+                    return self.work_off_label(&entry, (&machine, &label), now_ms).await;
+                };
+                let (due_times, of) = (Arc::clone(self), entry.clone());
+                let run = async move { due_times.work_off_label(&of, (&machine, &label), now_ms).await };
+                self.background.start(entry, Payer::of(&version), Box::pin(run)).await
+            }
+            Some(Due::Limit { machine, target }) => {
+                // If this process dies, another one looks again.
+                self.due.set(shard, &entry.member, Some(now_ms + ms(LIMIT_PAUSE))).await?;
+                self.runner.admit_soon(&machine, &target);
+                Ok(())
+            }
+            Some(Due::Task { machine, id }) => {
+                let payer = self.payer(&machine, shard).await;
+                let (due_times, member, of) = (Arc::clone(self), entry.member.clone(), payer.clone());
+                let run = async move {
+                    let _place = due_times.task_places.take(&of).await;
+                    due_times.tasks.run(&member, &machine, &id).await
+                };
+                self.background.start(entry, payer, Box::pin(run)).await
+            }
+            Some(sweep @ Due::Sweep { .. }) => {
+                let payer = self.payer(sweep.machine(), shard).await;
+                let (sweeps, of) = (Arc::clone(&self.sweeps), entry.clone());
+                let run = async move { sweeps.run(shard, &of.member, sweep, of.at_ms).await };
+                self.background.start(entry, payer, Box::pin(run)).await
+            }
+            None => Ok(self.due.set(shard, &entry.member, None).await?),
+        }
+    }
+
+    /// Who pays for work on an entry of a machine.
+    async fn payer(&self, machine: &str, shard: usize) -> Payer {
+        let version = self.definitions.of(machine, shard).await;
+        version.map_or_else(|_| Payer::alone(machine), |version| Payer::of(&version))
+    }
+
     async fn work_off_label(
         &self,
-        shard: usize,
-        member: &str,
+        entry: &DueEntry,
         (machine, label): (&str, &str),
         now_ms: u64,
     ) -> Result<(), Error> {
+        let (shard, member) = (entry.shard, &*entry.member);
         match self.evaluate(machine, label).await {
             // The commit has moved the entry.
             Ok(true) => Ok(()),

@@ -294,6 +294,9 @@ impl<'a> Evaluator<'a> {
         }
         // An interval that has passed is not repeated.
         record.work.interval_ms = None;
+        if self.missed_deadline(record) {
+            return self.decide(record, Event::Deadline, turn);
+        }
         let held = record.work.held.as_deref().unwrap_or_default();
         if let Some(failure) = held.strip_prefix(FAILED).filter(|_| record.status == Status::Acting) {
             return self.fail(record, attempt::Outcome::from_word(failure), 0, turn);
@@ -329,6 +332,24 @@ impl<'a> Evaluator<'a> {
             }
             _ => {}
         }
+    }
+
+    /// Whether the deadline of a suspended label passed, and nothing came before it that ends the stay in the state: an outcome
+    /// of its action. A deadline that had passed when the label entered the state follows its entry.
+    fn missed_deadline(&self, record: &Record) -> bool {
+        let work = &record.work;
+        let held = work.held.as_deref().unwrap_or_default();
+        let acted = match record.status {
+            Status::Choosing => work.feed_failures == 0,
+            Status::Acting => held.starts_with(FAILED),
+            _ => false,
+        };
+        let outcome_ms = work.again_ms.filter(|_| acted);
+        work.deadline_ms.is_some_and(|deadline_ms| {
+            deadline_ms <= self.now_ms
+                && outcome_ms.is_none_or(|at_ms| at_ms >= deadline_ms)
+                && (held != ENTERED || deadline_ms > record.entered_ms)
+        })
     }
 
     /// What the definition says about an action that failed for good.

@@ -4,7 +4,11 @@
 //! machine and shard, the fabric stores up to which event the log was applied, and which versions govern the events after
 //! it ([`InputPosition`]). Pacemakers read the log from there; live events only trigger a read. A position moves after the
 //! updates of a page are committed, and only if it is still as it was read, so a pacemaker that does not know a machine, or
-//! was paused while it was applied or deleted, skips no event.
+//! was paused while it was applied or deleted, skips no event. Positions are read before the log and after it: what has changed in
+//! between is read again, because another version may govern the events.
+//!
+//! A round applies what was published to all machines, each for a short time. A machine that needs longer, that has to wait, or
+//! whose definition was not read yet, catches up in a task of its own, without delaying the others.
 //!
 //! A version that cannot be read is replaced by applying another one, which then applies the events that waited.
 //!
@@ -30,6 +34,7 @@ use signalbox_machine::{
 use signalbox_store::{Notice, Subscription};
 use tokio::{
     sync::Notify,
+    task::JoinSet,
     time::{Instant, sleep, timeout_at},
 };
 use tokio_util::sync::CancellationToken;
@@ -37,6 +42,7 @@ use tokio_util::sync::CancellationToken;
 use crate::{
     Error, Version,
     definitions::Definitions,
+    fair::{Caps, FairPlaces, Payer},
     label_store::LabelStore,
     labels::{self, InputEvent, Labels},
     metrics::Metrics,
@@ -56,6 +62,11 @@ const OTHER_INTERVAL: Duration = Duration::from_secs(1);
 const MAX_REPORTED: usize = 1_000;
 /// Machines whose events are applied in parallel.
 const AT_A_TIME: usize = 16;
+/// For how long, and for how many updates of labels, events are applied to a machine before others get a turn.
+const TURN: Duration = Duration::from_millis(100);
+const TURN_UPDATES: usize = 50;
+/// Machines that catch up at a time.
+pub(crate) const PLACES: Caps = Caps { all: 16, client: 8, machine: 2 };
 
 /// Takes events as updates of labels.
 #[derive(Debug, Clone)]
@@ -66,8 +77,12 @@ pub(crate) struct Inputs {
     pub(crate) positions: InputPositions,
     pub(crate) bus: bus::Handle,
     pub(crate) shards: usize,
-    /// Notified when a definition was applied in this process.
-    pub(crate) redefined: Arc<Notify>,
+    /// Notified when a definition was applied in this process, or a machine has caught up.
+    pub(crate) again: Arc<Notify>,
+    /// For machines that catch up.
+    pub(crate) places: FairPlaces,
+    /// Shards and machines that catch up.
+    pub(crate) behind: Arc<Mutex<HashSet<(usize, String)>>>,
     pub(crate) metrics: Metrics,
     /// Unreadable versions that were logged.
     pub(crate) reported: Arc<Mutex<HashSet<(String, u64)>>>,
@@ -86,16 +101,33 @@ pub(crate) struct Page {
     events: Vec<Logged>,
 }
 
-/// Whether events of one machine have to wait, until its definition was replaced or applied.
-fn has_to_wait(error: &Error) -> bool {
-    matches!(error, Error::Unreadable | Error::ApplyUnderWay)
+/// How far a machine has applied a page.
+pub(crate) struct Reached {
+    position: InputPosition,
+    /// The last event that all of its inputs have applied.
+    at: u64,
+    result: Result<(), Error>,
 }
 
-/// The first error of two results, but one after which nothing can be taken is worse than one of a machine that has to wait.
-fn worse(one: Result<(), Error>, other: Result<(), Error>) -> Result<(), Error> {
-    match (one, other) {
-        (Err(one), Err(other)) if has_to_wait(&one) => Err(other),
-        (one, other) => one.and(other),
+/// The topics whose events are of interest.
+#[derive(Default)]
+struct Topics {
+    names: BTreeSet<String>,
+    /// Whether other topics may be, because not all definitions were read yet.
+    others: bool,
+}
+
+/// A machine that catches up in a shard, until this is dropped.
+struct Behind {
+    inputs: Inputs,
+    key: (usize, String),
+}
+
+impl Drop for Behind {
+    fn drop(&mut self) {
+        self.inputs.behind.lock().remove(&self.key);
+        // Events that have come since its last page are taken in the next round.
+        self.inputs.again.notify_one();
     }
 }
 
@@ -109,18 +141,16 @@ impl Inputs {
     /// Runs until `shutdown`.
     pub(crate) async fn run(self, shutdown: CancellationToken) {
         let mut live = self.bus.live();
+        // Those who catch up end with this.
+        let mut tasks = JoinSet::new();
         loop {
             let round = Box::pin(async {
                 let began = Instant::now();
-                let (topics, taken) = self.take_all().await;
-                let longest = match taken {
-                    Ok(()) => POLL_INTERVAL,
-                    // Events of other machines are heard in the meantime.
-                    Err(error) if has_to_wait(&error) => self.pause,
-                    Err(error) => return Err(error),
-                };
-                self.wait(&mut live, &topics, (began, longest)).await;
-                Ok(())
+                while tasks.try_join_next().is_some() {}
+                let (topics, taken) = self.take_all(&mut tasks).await;
+                taken?;
+                self.wait(&mut live, &topics, began).await;
+                Ok::<_, Error>(())
             });
             let pause = async {
                 if let Err(error) = round.await {
@@ -134,21 +164,16 @@ impl Inputs {
         }
     }
 
-    /// Waits until there may be events to apply, at most for so long.
-    async fn wait(
-        &self,
-        live: &mut Subscription,
-        topics: &BTreeSet<String>,
-        (began, longest): (Instant, Duration),
-    ) {
+    /// Waits until there may be events to apply.
+    async fn wait(&self, live: &mut Subscription, topics: &Topics, began: Instant) {
         let heard = async {
-            let mut until = Instant::now() + longest;
+            let mut until = Instant::now() + POLL_INTERVAL;
             loop {
                 match timeout_at(until, live.next()).await {
                     Err(_) | Ok(Notice::Resumed) => return,
                     Ok(Notice::Message { channel, .. }) => {
                         let topic = channel.rsplit(':').next().unwrap_or_default();
-                        if topics.contains(topic) {
+                        if topics.others || topics.names.contains(topic) {
                             return;
                         }
                         until = until.min(began + OTHER_INTERVAL);
@@ -158,17 +183,20 @@ impl Inputs {
         };
         tokio::select! {
             () = heard => {}
-            () = self.redefined.notified() => {}
+            () = self.again.notified() => {}
         }
     }
 
-    /// Applies everything that was published. Returns the topics of all inputs, and an error if something could not be applied:
-    /// events of one machine or of one shard that have to wait do not delay others.
-    async fn take_all(&self) -> (BTreeSet<String>, Result<(), Error>) {
+    /// Applies everything that was published. Returns the topics of all inputs, and an error if events of a shard could not be
+    /// read.
+    async fn take_all(&self, tasks: &mut JoinSet<()>) -> (Topics, Result<(), Error>) {
         loop {
-            let (mut topics, mut more, mut result) = (BTreeSet::new(), false, Ok(()));
+            let (mut topics, mut more, mut result) = (Topics::default(), false, Ok(()));
             for shard in 0..self.shards {
-                result = worse(result, self.take_pages(shard, &mut topics, &mut more).await);
+                match self.take_pages(shard, &mut topics, tasks).await {
+                    Ok(moved) => more |= moved,
+                    Err(error) => result = Err(error),
+                }
             }
             if !more {
                 return (topics, result);
@@ -176,51 +204,161 @@ impl Inputs {
         }
     }
 
-    /// Applies the next page for each position in a shard. `more` is set if a position has moved.
+    /// Applies the next page for each position in a shard. Returns whether there may be more.
     async fn take_pages(
         &self,
         shard: usize,
-        topics: &mut BTreeSet<String>,
-        more: &mut bool,
-    ) -> Result<(), Error> {
-        let mut result = Ok(());
-        for page in self.read(shard).await? {
-            let inputs = page.versions.values().flat_map(|version| version.machine.inputs());
-            topics.extend(inputs.map(|input| input.topic.to_string()));
-            if page.events.is_empty() {
-                continue;
-            }
-            let applied = self.apply(&page).await;
-            *more |= self.advance(&page, &applied).await?;
-            result = applied.into_iter().fold(result, |result, (_, applied)| worse(result, applied));
-        }
-        result
-    }
-
-    /// Reads the next page of a shard's log for each position that a machine has.
-    pub(crate) async fn read(&self, shard: usize) -> Result<Vec<Page>, Error> {
+        topics: &mut Topics,
+        tasks: &mut JoinSet<()>,
+    ) -> Result<bool, Error> {
         let mut groups: BTreeMap<u64, Vec<InputPosition>> = BTreeMap::new();
         for position in self.positions.all(shard).await? {
-            groups.entry(position.at).or_default().push(position);
+            for number in position.versions() {
+                match self.definitions.known_version(&position.machine, number) {
+                    Some(version) => {
+                        topics
+                            .names
+                            .extend(version.machine.inputs().iter().map(|input| input.topic.to_string()));
+                    }
+                    None => topics.others = true,
+                }
+            }
+            if !self.behind.lock().contains(&(shard, position.machine.clone())) {
+                groups.entry(position.at).or_default().push(position);
+            }
         }
-        let mut pages = Vec::new();
+        let mut more = false;
         for (at, positions) in groups {
-            let (mut versions, mut unreadable) = (HashMap::new(), BTreeSet::new());
-            for (machine, number) in
-                positions.iter().flat_map(|position| position.versions().map(|n| (&position.machine, n)))
-            {
-                match self.definitions.version(machine, shard, number).await {
-                    Ok(version) => drop(versions.insert((machine.clone(), number), version)),
+            let Some((mut page, changed)) = self.page(shard, at, positions).await? else { continue };
+            more |= changed;
+            let (now, later): (Vec<_>, Vec<_>) = std::mem::take(&mut page.positions)
+                .into_iter()
+                .partition(|position| self.add_known(position, &mut page.versions));
+            page.positions = now;
+            let applied = self.apply(&page).await;
+            more |= self.advance(&page, &applied).await?;
+            let last = page.events.last().map_or(at, |event| event.id.0);
+            let unfinished =
+                applied.into_iter().filter(|reached| reached.result.is_err() || reached.at < last);
+            for position in unfinished.map(|reached| reached.position).chain(later) {
+                self.catch_up(shard, position.machine, tasks);
+            }
+        }
+        Ok(more)
+    }
+
+    /// Adds the versions that govern events after a position, if all are known, and none takes long to evaluate. Returns whether
+    /// it is so.
+    fn add_known(&self, position: &InputPosition, versions: &mut HashMap<(String, u64), Version>) -> bool {
+        let known = |number| {
+            let version = self.definitions.known_version(&position.machine, number);
+            Some((number, version.filter(|version| !version.effort.is_high())?))
+        };
+        let Some(known) = position.versions().map(known).collect::<Option<Vec<_>>>() else { return false };
+        versions
+            .extend(known.into_iter().map(|(number, version)| ((position.machine.clone(), number), version)));
+        true
+    }
+
+    /// In a task of its own, applies events to a machine until none is left.
+    fn catch_up(&self, shard: usize, machine: String, tasks: &mut JoinSet<()>) {
+        let key = (shard, machine);
+        if !self.behind.lock().insert(key.clone()) {
+            return;
+        }
+        let behind = Behind { inputs: self.clone(), key };
+        tasks.spawn(Box::pin(async move {
+            let (inputs, (shard, machine)) = (&behind.inputs, &behind.key);
+            loop {
+                match inputs.catch_up_page(*shard, machine).await {
+                    Ok(true) => {}
+                    Ok(false) => return,
+                    Err(error) => {
+                        tracing::debug!(%error, machine, "events not taken yet");
+                        sleep(inputs.pause).await;
+                    }
+                }
+            }
+        }));
+    }
+
+    /// Applies the next page to one machine. Returns whether there may be more.
+    async fn catch_up_page(&self, shard: usize, machine: &str) -> Result<bool, Error> {
+        let Some(position) = self.positions.of(shard, machine).await? else { return Ok(false) };
+        let version = position.versions().last();
+        let version = version.and_then(|number| self.definitions.known_version(machine, number));
+        let payer = version.map_or_else(|| Payer::alone(machine), |version| Payer::of(&version));
+        let _place = self.places.take(&payer).await;
+        let Some((mut page, changed)) = self.page(shard, position.at, vec![position]).await? else {
+            return Ok(false);
+        };
+        self.load(&mut page).await?;
+        let applied = self.apply(&page).await;
+        let moved = self.advance(&page, &applied).await?;
+        applied.into_iter().try_for_each(|reached| reached.result)?;
+        Ok(moved || changed)
+    }
+
+    /// The next events of a shard after `at`, for these positions. Returns also whether a position has changed since it was read;
+    /// it is not on the page. `None` if there are no events.
+    async fn page(
+        &self,
+        shard: usize,
+        at: u64,
+        mut positions: Vec<InputPosition>,
+    ) -> Result<Option<(Page, bool)>, Error> {
+        let events = self.bus.window(shard, EventId(at)).next(PAGE).await.map_err(|_| Error::Away)?;
+        if events.is_empty() {
+            return Ok(None);
+        }
+        // A version that became active before one of the events was published is in the position now.
+        let before = positions.len();
+        let now = match &*positions {
+            [one] => self.positions.of(shard, &one.machine).await?.into_iter().collect(),
+            _ => self.positions.all(shard).await?,
+        };
+        let now: HashMap<&str, &InputPosition> =
+            now.iter().map(|position| (&*position.machine, position)).collect();
+        positions.retain(|position| now.get(&*position.machine) == Some(&position));
+        let changed = positions.len() < before;
+        let (versions, unreadable) = (HashMap::new(), BTreeSet::new());
+        Ok(Some((Page { shard, positions, versions, unreadable, events }, changed)))
+    }
+
+    /// Reads the versions that govern the events of a page.
+    async fn load(&self, page: &mut Page) -> Result<(), Error> {
+        let Page { shard, positions, versions, unreadable, .. } = page;
+        for position in positions {
+            let machine = &position.machine;
+            for number in position.versions() {
+                let key = (machine.clone(), number);
+                match self.definitions.version(machine, *shard, number).await {
+                    Ok(version) => drop(versions.insert(key, version)),
                     Err(Error::NoSuchVersion) => {}
-                    Err(Error::Unreadable) => match self.successor(machine, shard, number).await? {
-                        Some(version) => drop(versions.insert((machine.clone(), number), version)),
-                        None => drop(unreadable.insert((machine.clone(), number))),
+                    Err(Error::Unreadable) => match self.successor(machine, *shard, number).await? {
+                        Some(version) => drop(versions.insert(key, version)),
+                        None => drop(unreadable.insert(key)),
                     },
                     Err(error) => return Err(error),
                 }
             }
-            let events = self.bus.window(shard, EventId(at)).next(PAGE).await.map_err(|_| Error::Away)?;
-            pages.push(Page { shard, positions, versions, unreadable, events });
+        }
+        Ok(())
+    }
+
+    /// Reads the next page of a shard's log for each of these positions.
+    #[cfg(test)]
+    pub(crate) async fn read(&self, shard: usize, positions: Vec<InputPosition>) -> Result<Vec<Page>, Error> {
+        let mut groups: BTreeMap<u64, Vec<InputPosition>> = BTreeMap::new();
+        for position in positions {
+            groups.entry(position.at).or_default().push(position);
+        }
+        let mut pages = Vec::new();
+        for (at, positions) in groups {
+            if let Some((mut page, _)) = self.page(shard, at, positions).await? {
+                self.load(&mut page).await?;
+                pages.push(page);
+            }
         }
         Ok(pages)
     }
@@ -236,43 +374,49 @@ impl Inputs {
     }
 
     /// Applies the events of a page to labels, for one machine independently of another.
-    pub(crate) async fn apply(&self, page: &Page) -> Vec<(InputPosition, Result<(), Error>)> {
+    pub(crate) async fn apply(&self, page: &Page) -> Vec<Reached> {
         let work = |position: InputPosition| async move {
-            let result = Box::pin(self.apply_to(page, &position)).await;
-            (position, result)
+            let mut at = position.at;
+            let result = Box::pin(self.apply_to(page, &position, &mut at)).await;
+            Reached { position, at, result }
         };
         stream::iter(page.positions.clone()).map(work).buffer_unordered(AT_A_TIME).collect().await
     }
 
-    async fn apply_to(&self, page: &Page, position: &InputPosition) -> Result<(), Error> {
-        let mut before = position.at;
+    /// Applies events to the labels of a machine, for its turn. `reached` becomes the last event that was applied.
+    async fn apply_to(&self, page: &Page, position: &InputPosition, reached: &mut u64) -> Result<(), Error> {
+        let (began, mut updates) = (Instant::now(), 0);
         for Logged { id, entry } in &page.events {
+            if updates >= TURN_UPDATES || began.elapsed() >= TURN {
+                break;
+            }
             let governs = position.version_of(id.0).map(|number| (position.machine.clone(), number));
             if let Some(version) = governs.as_ref().filter(|version| page.unreadable.contains(*version)) {
                 // It may have inputs. A process that can read it takes the event, which may be this one after an upgrade.
                 self.report_unreadable(version);
                 return Err(Error::Unreadable);
             }
-            if serde_json::from_slice::<Follows>(entry).is_ok_and(|follows| follows.last > before) {
+            if serde_json::from_slice::<Follows>(entry).is_ok_and(|follows| follows.last > *reached) {
                 self.metrics.took("trimmed");
                 let machine = &position.machine;
                 tracing::error!(
                     machine,
-                    after = before,
+                    after = *reached,
                     before = id.0,
                     "events lost: not in the log any more"
                 );
             }
-            before = id.0;
-            let Some(version) = governs.and_then(|version| page.versions.get(&version)) else { continue };
-            if version.may(Effect::Listen).is_err() {
-                continue;
+            let version = governs.and_then(|version| page.versions.get(&version));
+            if let Some(version) = version.filter(|version| version.may(Effect::Listen).is_ok())
+                && let Ok(event) = Event::from_log(entry)
+            {
+                let inputs = (0..).zip(version.machine.inputs());
+                for (number, input) in inputs.filter(|(_, input)| *input.topic == *event.topic) {
+                    self.take(version, number, input, &event).await?;
+                    updates += 1;
+                }
             }
-            let inputs = (0..).zip(version.machine.inputs());
-            let Ok(event) = Event::from_log(entry) else { continue };
-            for (number, input) in inputs.filter(|(_, input)| *input.topic == *event.topic) {
-                self.take(version, number, input, &event).await?;
-            }
+            *reached = id.0;
         }
         Ok(())
     }
@@ -285,23 +429,15 @@ impl Inputs {
         }
     }
 
-    /// Moves the positions of the machines that have applied the page. Returns whether one has moved.
-    pub(crate) async fn advance(
-        &self,
-        page: &Page,
-        applied: &[(InputPosition, Result<(), Error>)],
-    ) -> Result<bool, Error> {
-        let Some(last) = page.events.last() else { return Ok(false) };
-        let done: Vec<InputPosition> = applied
-            .iter()
-            .filter(|(_, result)| result.is_ok())
-            .map(|(position, _)| position.clone())
-            .collect();
+    /// Moves the positions of machines to the events that they have reached. Returns whether one has moved.
+    pub(crate) async fn advance(&self, page: &Page, applied: &[Reached]) -> Result<bool, Error> {
+        let moved = applied.iter().filter(|reached| reached.at > reached.position.at);
+        let moved: Vec<_> = moved.map(|reached| (&reached.position, reached.at)).collect();
         let idle = |machine: &str, number: u64| {
             let version = page.versions.get(&(machine.to_owned(), number));
             version.is_some_and(|version| version.machine.inputs().is_empty())
         };
-        Ok(self.positions.advance(page.shard, &done, last.id.0, idle).await? > 0)
+        Ok(self.positions.advance(page.shard, &moved, idle).await? > 0)
     }
 
     async fn take(&self, version: &Version, number: u32, input: &Input, event: &Event) -> Result<(), Error> {

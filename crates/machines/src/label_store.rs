@@ -17,7 +17,9 @@ use crate::{
     clock::Clock,
     commit::Committer,
     definitions::Definitions,
+    effort::aside,
     evaluator::{Evaluator, Happened, Turn},
+    fair::{FairPlaces, Payer},
     feeds::FeedAnswers,
     flow::Flow,
     log::{Activity, Entry, Line},
@@ -118,6 +120,8 @@ pub struct LabelStore {
     pub(crate) definitions: Definitions,
     pub(crate) committer: Committer,
     pub(crate) sweeps: SweepEntries,
+    /// For evaluations of machines whose evaluations take long.
+    pub(crate) computing: FairPlaces,
     pub(crate) clock: Clock,
     pub(crate) metrics: Metrics,
     pub(crate) flow: Flow,
@@ -156,7 +160,10 @@ impl LabelStore {
         let shard = self.records.shards().of(machine, label);
         for round in 0..MAX_ROUNDS {
             // The active version is read first: if another one becomes active, the commit is refused.
-            self.definitions.of(machine, shard).await?;
+            let active = self.definitions.of(machine, shard).await?;
+            // Before the record is read, which could change while the evaluation waits for its place.
+            let high = active.effort.is_high();
+            let place = if high { Some(self.computing.take(&Payer::of(&active)).await) } else { None };
             let before = self.read(machine, label).await?;
             let version = self.definitions.of_label(machine, shard, before.as_ref()).await?;
             let now_ms = self.clock.now_ms().await?;
@@ -182,8 +189,14 @@ impl LabelStore {
             let turn = {
                 let answers = answers.to(&version.machine, label, &record.metadata);
                 let evaluator = Evaluator { version: &version, label, now_ms, feeds: &answers };
-                happened.map(|happened| evaluator.run(&mut record, &happened)).unwrap_or_default()
+                let mut run = |happened| active.effort.noting(|| evaluator.run(&mut record, &happened));
+                match (happened, &place) {
+                    (None, _) => Turn::default(),
+                    (Some(happened), None) => run(happened),
+                    (Some(happened), Some(_)) => aside(|| run(happened)),
+                }
             };
+            drop(place);
             self.metrics.evaluations.inc_by(turn.evaluations);
             // The label may need another feed than before and be the same otherwise.
             let only_asks = turn.needs.is_some() && turn.moves + rows == 0;

@@ -30,6 +30,7 @@
 //! | `store` | every access to the fabric, one small type per kind of data |
 //! | `clock`, `secrets` | the fabric's clock; values for headers and signatures |
 //! | `definitions` | versions of definitions, cached |
+//! | `fair`, `effort` | places for work that may take long; evaluations that take long |
 //! | `evaluator` | applies an update, a time or an event to a record; without I/O |
 //! | `actions`, `metrics`, `feeds` | one attempt of an action; counters; one request to a feed |
 //! | `flow` | counts of transitions, times in states, and conversions |
@@ -39,6 +40,7 @@
 //! | `runner` | `Runner`: what follows a change in the background: attempts of actions, requests to feeds |
 //! | `labels`, `sweeps`, `apply` | the changes themselves: by clients, by times of day, by definitions |
 //! | `search`, `tasks` | finds labels by a filter; operations on all of them, in the background |
+//! | `background` | work on entries of the due set that may take long |
 //! | `due_times`, `inputs`, `reconcile` | what causes changes without a request: due times, events, lost sweeps |
 //! | `recount` | counts the bytes of labels again, after an upgrade |
 //! | `inspector` | [`Inspector`]: read-only requests, such as counts, explanations, predictions and checks |
@@ -73,6 +75,7 @@
 //! * **A pacemaker dies** after a commit and before the attempt or request that follows. The pacemaker that
 //!   holds the shard's lease continues when the label's entry in the due set is due: five seconds after the timeout of
 //!   the attempt, or half a minute after the feed request began.
+//!   A sweep and a page of a task continue ten seconds after they were last postponed.
 //! * **A reply is lost**: the bus repeats the call and gets the first reply. If the outcome stays unknown, the client
 //!   gets 503 and can repeat the request with its idempotency key. If no client requested the change, the pacemaker
 //!   reads the label again and repeats the change if it is still needed.
@@ -95,12 +98,15 @@ mod answer;
 mod apply;
 mod assembly;
 mod audit;
+mod background;
 mod clock;
 mod commit;
 mod definitions;
 mod due_times;
+mod effort;
 mod error;
 mod evaluator;
+mod fair;
 mod faults;
 mod feeds;
 mod flow;

@@ -16,7 +16,8 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use crate::{
     Options,
     assembly::{Dependencies, Hooks},
-    due_times::{DueTimes, PAUSE},
+    background::PAUSE,
+    due_times::DueTimes,
     flow::Flow,
     handle::Handle,
     inputs::Inputs,
@@ -64,7 +65,7 @@ impl Service {
     pub async fn run(self, leases: Vec<Lease>, shutdown: CancellationToken) {
         let tasks = TaskTracker::new();
         if self.serve {
-            let dues: Vec<Arc<Notify>> = leases.iter().map(|_| Arc::default()).collect();
+            let dues = self.due_times.background.ended.clone();
             for ((shard, lease), due) in leases.into_iter().enumerate().zip(&dues) {
                 let (due_times, due) = (Arc::clone(&self.due_times), Arc::clone(due));
                 tasks.spawn(work_on_shard(due_times, shard, lease, due, shutdown.clone()));

@@ -5,14 +5,17 @@
 //! label that would change is changed. While the changes of one page are written, a bounded number of next pages are read
 //! and evaluated, so memory does not grow with the number of labels. The progress is stored after each page: a process
 //! that continues the sweep evaluates at most one page again, and moves no label twice.
+//!
+//! Sweeps share places, and give theirs back every second ([`crate::fair`]).
 
-use std::{collections::VecDeque, sync::Arc};
+use std::{collections::VecDeque, sync::Arc, time::Duration};
 
 use futures_util::{StreamExt as _, stream};
 use signalbox_machine::{
     State,
     definition::{Daily, Gate, Zone, ZoneRule},
 };
+use tokio::{task::spawn_blocking, time::Instant};
 use tokio_util::task::AbortOnDropHandle;
 
 use crate::{
@@ -20,6 +23,7 @@ use crate::{
     clock::Clock,
     definitions::{Definitions, Family},
     evaluator::{Evaluator, Happened, instant, unix_ms},
+    fair::{Caps, FairPlaces, Payer},
     feeds::FeedAnswers,
     label_store::{Edit, LabelStore},
     metrics::Metrics,
@@ -31,8 +35,13 @@ use crate::{
 
 /// Pages that are read and evaluated while the changes of one are written.
 const PAGES_AHEAD: usize = 4;
-/// Labels that are evaluated before other tasks get a turn.
-const EVALUATED_TOGETHER: usize = 32;
+/// For how long labels are evaluated before others get the place.
+const TURN: Duration = Duration::from_millis(20);
+
+/// For how long a sweep keeps its place, if others wait for one.
+const ROUND: Duration = Duration::from_secs(1);
+/// Sweeps that do anything at a time; likewise pages of tasks.
+pub(crate) const PLACES: Caps = Caps { all: 16, client: 4, machine: 2 };
 
 /// Runs sweeps.
 #[derive(Debug)]
@@ -45,6 +54,9 @@ pub(crate) struct Sweeps {
     pub(crate) entries: SweepEntries,
     pub(crate) clock: Clock,
     pub(crate) metrics: Metrics,
+    pub(crate) places: FairPlaces,
+    /// For evaluations.
+    pub(crate) computing: FairPlaces,
     /// Labels of a page.
     pub(crate) page: usize,
     /// Labels that are changed at a time.
@@ -52,7 +64,7 @@ pub(crate) struct Sweeps {
 }
 
 impl Sweeps {
-    /// Runs the sweep `sweep`, whose entry `member` was due at `due_ms`.
+    /// Runs the sweep `sweep`, whose entry `member` was due at `due_ms`, or was postponed since then.
     pub(crate) async fn run(
         self: &Arc<Self>,
         shard: usize,
@@ -61,6 +73,8 @@ impl Sweeps {
         due_ms: u64,
     ) -> Result<(), Error> {
         let Due::Sweep { machine, gate, time, zone, own } = sweep else { return Ok(()) };
+        let begun = self.due.progress(shard, member).await?;
+        let due_ms = begun.as_ref().map_or(due_ms, |(instant_ms, _)| *instant_ms);
         // Most labels are not written, so no refused commit would show that another version is active.
         self.definitions.forget(&machine, shard);
         let family = match self.definitions.family(&machine, shard).await {
@@ -70,7 +84,8 @@ impl Sweeps {
         let Some(zone) = Zone::named(&zone) else {
             return Ok(self.due.end_sweep(shard, member, None).await?);
         };
-        let mut sweep = Sweep { machine, gate, time, zone, own, family, now_ms: 0, instant_ms: 0 };
+        let payer = Payer::of(&family.active);
+        let mut sweep = Sweep { machine, gate, time, zone, own, family, payer, now_ms: 0, instant_ms: 0 };
         let triggers = sweep.triggers();
         let Some(first) = triggers.first() else {
             // The definition no longer contains this time.
@@ -86,37 +101,62 @@ impl Sweeps {
         (sweep.now_ms, sweep.instant_ms) = (now_ms, instant_ms);
         if sweep.triggers().into_iter().any(|daily| sweep.is_live(daily)) {
             self.metrics.sweeps.inc();
-            self.walk(shard, member, &Arc::new(sweep)).await?;
+            let begun = begun.filter(|(begun_ms, _)| *begun_ms == instant_ms).map(|(_, label)| label);
+            self.walk(shard, member, &Arc::new(sweep), begun).await?;
         }
         let next = schedule.next(rules, instant(now_ms.max(instant_ms)));
         Ok(self.due.end_sweep(shard, member, next.map(unix_ms)).await?)
     }
 
-    /// Evaluates the labels at the gate, from the stored progress of the same instant.
-    async fn walk(self: &Arc<Self>, shard: usize, member: &str, sweep: &Arc<Sweep>) -> Result<(), Error> {
-        let begun = self.due.progress(shard, member).await?;
-        let begun = begun.filter(|(instant_ms, _)| *instant_ms == sweep.instant_ms);
-        let mut after = begun.map(|(_, label)| label);
-        let (mut ahead, mut over) = (VecDeque::new(), false);
+    /// Evaluates the labels at the gate after this one.
+    async fn walk(
+        self: &Arc<Self>,
+        shard: usize,
+        member: &str,
+        sweep: &Arc<Sweep>,
+        mut after: Option<String>,
+    ) -> Result<(), Error> {
         loop {
-            while !over && ahead.len() < PAGES_AHEAD {
-                let names = self.at_gate(shard, sweep, after.as_deref()).await?;
+            let _place = self.places.take(&sweep.payer).await;
+            if self.round(shard, member, sweep, &mut after).await? {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Evaluates the labels after this one, for about [`ROUND`]. Returns whether these were the last.
+    async fn round(
+        self: &Arc<Self>,
+        shard: usize,
+        member: &str,
+        sweep: &Arc<Sweep>,
+        after: &mut Option<String>,
+    ) -> Result<bool, Error> {
+        let until = Instant::now() + ROUND;
+        let (mut ahead, mut over, mut read) = (VecDeque::new(), false, after.clone());
+        loop {
+            while !over && ahead.len() < PAGES_AHEAD && (ahead.is_empty() || Instant::now() < until) {
+                let names = self.at_gate(shard, sweep, read.as_deref()).await?;
                 over = names.len() < self.page;
                 let Some(last) = names.last().cloned() else { break };
-                let evaluating = Arc::clone(self).evaluate_page(shard, Arc::clone(sweep), names);
+                let evaluating = Arc::clone(self).evaluate_page(shard, Arc::clone(sweep), names, until);
                 // The task is aborted when the sweep is dropped.
-                ahead.push_back((last.clone(), AbortOnDropHandle::new(tokio::spawn(evaluating))));
-                after = Some(last);
+                ahead.push_back(AbortOnDropHandle::new(tokio::spawn(evaluating)));
+                read = Some(last);
             }
-            let Some((last, evaluated)) = ahead.pop_front() else { return Ok(()) };
+            let Some(evaluated) = ahead.pop_front() else { return Ok(true) };
             // A page whose task failed is evaluated again.
-            let changing = evaluated.await.map_err(|_| Error::Away)??;
+            let Evaluated { changing, last, complete } = evaluated.await.map_err(|_| Error::Away)??;
             let changes = stream::iter(changing).map(|label| self.change(sweep, label));
             let mut changes = changes.buffer_unordered(self.concurrency);
             while let Some(result) = changes.next().await {
                 result?;
             }
             self.due.set_progress(shard, member, sweep.instant_ms, &last).await?;
+            *after = Some(last);
+            if !complete || (ahead.is_empty() && !over && Instant::now() >= until) {
+                return Ok(false);
+            }
         }
     }
 
@@ -126,26 +166,43 @@ impl Sweeps {
         Ok(self.records.names(shard, &sweep.machine, index, after, self.page).await?)
     }
 
-    /// The labels of a page that would change.
+    /// Evaluates the labels of a page, until about `until`.
     async fn evaluate_page(
         self: Arc<Self>,
         shard: usize,
         sweep: Arc<Sweep>,
         names: Vec<String>,
-    ) -> Result<Vec<String>, Error> {
+        until: Instant,
+    ) -> Result<Evaluated, Error> {
         let records = self.records.many(shard, &sweep.machine, &names).await?;
         let now_ms = self.clock.now_ms().await?.max(sweep.instant_ms);
-        let mut changing = Vec::new();
-        for (place, (label, record)) in names.into_iter().zip(records).enumerate() {
-            if record.is_some_and(|record| self.would_change(&sweep, &label, &record, now_ms)) {
-                changing.push(label);
-            }
-            // Evaluations compute only, so other tasks have to get their turn in between.
-            if place % EVALUATED_TOGETHER == EVALUATED_TOGETHER - 1 {
-                tokio::task::yield_now().await;
+        let mut labels = names.into_iter().zip(records);
+        let mut evaluated = Evaluated { changing: Vec::new(), last: String::new(), complete: false };
+        loop {
+            let place = self.computing.take(&sweep.payer).await;
+            let (sweeps, of) = (Arc::clone(&self), Arc::clone(&sweep));
+            // Outside of the threads that serve requests, because it computes only.
+            let turn = spawn_blocking(move || {
+                let _place = place;
+                let began = Instant::now();
+                for (label, record) in labels.by_ref() {
+                    evaluated.last.clone_from(&label);
+                    if record.is_some_and(|record| sweeps.would_change(&of, &label, &record, now_ms)) {
+                        evaluated.changing.push(label);
+                    }
+                    if began.elapsed() >= TURN {
+                        break;
+                    }
+                }
+                evaluated.complete = labels.len() == 0;
+                (evaluated, labels)
+            });
+            (evaluated, labels) =
+                turn.await.unwrap_or_else(|panicked| std::panic::resume_unwind(panicked.into_panic()));
+            if evaluated.complete || Instant::now() >= until {
+                return Ok(evaluated);
             }
         }
-        Ok(changing)
     }
 
     /// Whether the time would change a label, judged by the record that was read for its page.
@@ -157,7 +214,8 @@ impl Sweeps {
         let Some(trigger) = sweep.trigger_for(&record) else { return false };
         let version = sweep.family.of(&record);
         let evaluator = Evaluator { version, label, now_ms, feeds: &FeedAnswers::default() };
-        let (changes, evaluations) = evaluator.would_change(&record, trigger);
+        let effort = &version.active().effort;
+        let (changes, evaluations) = effort.noting(|| evaluator.would_change(&record, trigger));
         // The interval of a suspended label may have passed; it is set again with its next change.
         debug_assert!(
             changes || record.suspended || {
@@ -192,6 +250,16 @@ impl Sweeps {
     }
 }
 
+/// The labels of a page that were evaluated.
+struct Evaluated {
+    /// Those that would change.
+    changing: Vec<String>,
+    /// The last one.
+    last: String,
+    /// Whether all were evaluated.
+    complete: bool,
+}
+
 /// One sweep: a gate, a time of day and a zone.
 struct Sweep {
     machine: String,
@@ -201,6 +269,7 @@ struct Sweep {
     /// Whether it concerns only labels whose own metadata names this zone.
     own: bool,
     family: Family,
+    payer: Payer,
     now_ms: u64,
     instant_ms: u64,
 }

@@ -52,6 +52,7 @@ impl Planner {
             machine: Arc::new(new.clone()),
             origin: Arc::clone(&old.origin),
             author: Arc::clone(&old.author),
+            effort: Arc::default(),
             active: None,
         };
         let change = Arc::new(Change { old: old.clone(), next, now_ms: self.clock.now_ms().await? });

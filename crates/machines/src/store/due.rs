@@ -7,6 +7,9 @@ use super::Shards;
 pub(super) static CORRECT: Script<FabricRole> =
     Script::new("machines/due", include_str!("../scripts/due.lua"));
 
+pub(super) static POSTPONE: Script<FabricRole> =
+    Script::new("machines/postpone", include_str!("../scripts/postpone.lua"));
+
 /// An entry of the due set.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Due {
@@ -38,6 +41,16 @@ impl Due {
             Self::Sweep { machine, gate, time, zone, own } => {
                 format!("{} {machine} {gate} {time} {zone}", if *own { 'o' } else { 'w' })
             }
+        }
+    }
+
+    /// The name of its machine.
+    pub(crate) fn machine(&self) -> &str {
+        match self {
+            Self::Label { machine, .. }
+            | Self::Task { machine, .. }
+            | Self::Limit { machine, .. }
+            | Self::Sweep { machine, .. } => machine,
         }
     }
 
@@ -110,6 +123,21 @@ impl DueSet {
             Some(at_ms) => redis.command("ZADD").key(&key).arg(at_ms).arg(member).run().await,
             None => redis.command("ZREM").key(&key).arg(member).run().await,
         }
+    }
+
+    /// Moves an entry that is due at `from_ms` to `to_ms`. `begins` is whether it is a sweep, whose time is then stored. Returns
+    /// whether the entry was moved: it was as it had been read.
+    pub(crate) async fn postpone(
+        &self,
+        shard: usize,
+        member: &str,
+        (from_ms, to_ms): (u64, u64),
+        begins: bool,
+    ) -> Result<bool, Error> {
+        let keys = self.0.keys(shard);
+        let call = POSTPONE.call().key(&keys.due()).key(&keys.sweeps());
+        let call = call.arg(member).arg(from_ms).arg(to_ms).arg(u8::from(begins));
+        Ok(call.run::<u64>(self.0.redis(shard)).await? == 1)
     }
 
     /// Sets a label's entry to the time that its record requires, unless the record no longer begins with `header`.

@@ -75,21 +75,28 @@ impl InputPositions {
         Ok(stored.into_iter().filter_map(|(machine, stored)| InputPosition::parse(machine, stored)).collect())
     }
 
-    /// Moves positions that are still as they were read to the event `at`. `idle` is whether a version of a machine has no
-    /// inputs. Returns how many were moved.
+    /// The position of one machine in a shard.
+    pub(crate) async fn of(&self, shard: usize, machine: &str) -> Result<Option<InputPosition>, Error> {
+        let Self(shards) = self;
+        let command = shards.redis(shard).command("HGET").key(&shards.keys(shard).inputs());
+        let stored: Option<String> = command.arg(machine).query().await?;
+        Ok(stored.and_then(|stored| InputPosition::parse(machine.to_owned(), stored)))
+    }
+
+    /// Moves positions that are still as they were read, each to an event. `idle` is whether a version of a machine has no inputs.
+    /// Returns how many were moved.
     pub(crate) async fn advance(
         &self,
         shard: usize,
-        read: &[InputPosition],
-        at: u64,
+        read: &[(&InputPosition, u64)],
         idle: impl Fn(&str, u64) -> bool,
     ) -> Result<u64, Error> {
         let Self(shards) = self;
         let mut moved = 0;
         for part in read.chunks(MAX_TOGETHER) {
             let mut call = ADVANCE.call().key(&shards.keys(shard).inputs());
-            for position in part {
-                let after = position.after(at, |version| idle(&position.machine, version));
+            for (position, at) in part {
+                let after = position.after(*at, |version| idle(&position.machine, version));
                 call = call.arg(&position.machine).arg(&position.stored).arg(after);
             }
             moved += call.run::<u64>(shards.redis(shard)).await?;

@@ -44,6 +44,7 @@ pub(crate) fn scripts() -> Vec<&'static signalbox_store::Script<signalbox_store:
         .chain([
             &bytes::RECOUNT,
             &due::CORRECT,
+            &due::POSTPONE,
             &flow::COUNT,
             &inputs::ADVANCE,
             &permits::PERMIT,

@@ -17,9 +17,9 @@ use super::{
 };
 use crate::{
     Error, Operation,
-    inputs::{Inputs, Page},
+    fair::{Caps, FairPlaces},
+    inputs::{Inputs, Page, Reached},
     record::{Cause, Status},
-    store::InputPosition,
 };
 use signalbox_testkit::eventually;
 
@@ -439,8 +439,6 @@ async fn inputs_of_a_machine_take_no_event_from_before_it_was_applied() {
     }
 }
 
-/// Positions of inputs after a page was applied.
-type Applied = Vec<(InputPosition, Result<(), Error>)>;
 /// A version that is active, and its inputs.
 type Active = (u64, Vec<(usize, u8)>);
 
@@ -448,7 +446,7 @@ type Active = (u64, Vec<(usize, u8)>);
 struct Paused {
     machines: Machines,
     read: Vec<Page>,
-    applied: Vec<(Page, Applied)>,
+    applied: Vec<(Page, Vec<Reached>)>,
 }
 
 impl Paused {
@@ -460,7 +458,7 @@ impl Paused {
             let applied = inputs.apply(&page).await;
             self.applied.push((page, applied));
         } else {
-            self.read = inputs.read(0).await.unwrap();
+            self.read = inputs.read(0, inputs.positions.all(0).await.unwrap()).await.unwrap();
         }
     }
 }
@@ -587,4 +585,86 @@ state_machines:
     world.until("c", |record| &*record.state != "charge" || record.status != Status::Acting).await;
     world.machines.labels.operate(M, "c", &Operation::Resume).await.unwrap();
     world.until("c", |record| &*record.state == "done").await;
+}
+
+#[tokio::test]
+async fn a_machine_with_many_events_has_turns_and_delays_no_other() {
+    let world = World::bare().await;
+    world.apply(&creating("busy", "xb"), 0).await;
+    world.apply(&creating(M, "xa"), 0).await;
+    for n in 0..120 {
+        world.publish("xb", &format!("b{n}"), json!({})).await;
+    }
+    world.publish("xa", "a", json!({})).await;
+    let inputs = &world.machines.service.inputs;
+    let positions = async || inputs.positions.all(0).await.unwrap();
+    let first = inputs.read(0, positions().await).await.unwrap().remove(0);
+    let applied = inputs.apply(&first).await;
+    until_created(&world, M, "a").await;
+    assert!(inputs.advance(&first, &applied).await.unwrap());
+    let counted = async || world.machines.records.count_states("busy", &["open"]).await.unwrap()[0];
+    assert!((1..=50).contains(&counted().await), "{}", counted().await);
+    let _taking = Taking::start(&world.machines);
+    until_created(&world, "busy", "b119").await;
+    until_counted(&world, "taken", 121).await;
+}
+
+#[tokio::test]
+async fn a_machine_that_catches_up_delays_no_other() {
+    let world = World::bare().await;
+    world.apply(&creating("busy", "xb"), 0).await;
+    world.apply(&creating(M, "xa"), 0).await;
+    // It gets no place.
+    let caps = Caps { all: 0, client: 0, machine: 0 };
+    let inputs = Inputs { places: FairPlaces::new(caps), ..world.machines.service.inputs.clone() };
+    let shutdown = CancellationToken::new();
+    let _taking = Taking(shutdown.clone());
+    tokio::spawn(inputs.run(shutdown));
+    for n in 0..120 {
+        world.publish("xb", &format!("b{n}"), json!({})).await;
+    }
+    for label in ["one", "two", "three"] {
+        world.publish("xa", label, json!({})).await;
+        until_created(&world, M, label).await;
+    }
+    let _other = Taking::start(&world.another());
+    until_created(&world, "busy", "b119").await;
+}
+
+#[tokio::test]
+async fn a_machine_whose_events_fail_does_not_slow_down_the_others() {
+    for broken in ["object:machine:broken:waits:data", "machine:broken:versions"] {
+        let world = World::bare().await;
+        world.apply(&creating("broken", "xb"), 0).await;
+        world.apply(&creating(M, "xa"), 0).await;
+        let machines = world.another();
+        machines.definitions.current(M).await.unwrap();
+        world.servers.fabric().command("DEL").arg(broken).run().await.unwrap();
+        world.servers.fabric().command("RPUSH").arg(broken).arg("x").run().await.unwrap();
+        let inputs = Inputs { pause: Duration::from_secs(3_600), ..machines.service.inputs.clone() };
+        let shutdown = CancellationToken::new();
+        let _taking = Taking(shutdown.clone());
+        tokio::spawn(inputs.run(shutdown));
+        world.publish("xb", "waits", json!({})).await;
+        for label in ["one", "two", "three"] {
+            world.publish("xa", label, json!({})).await;
+            until_created(&world, M, label).await;
+        }
+    }
+}
+
+#[tokio::test]
+async fn an_event_is_governed_by_the_version_that_became_active_after_the_positions_were_read() {
+    let world = World::bare().await;
+    world.apply(&some_inputs(&[(0, 0)]), 0).await;
+    let inputs = &world.machines.service.inputs;
+    let old = inputs.positions.all(0).await.unwrap();
+    world.apply(&some_inputs(&[(0, 1)]), 1).await;
+    world.publish("orders", "x", json!({"label": "a"})).await;
+    let mut paused =
+        Paused { machines: world.another(), read: inputs.read(0, old).await.unwrap(), applied: Vec::new() };
+    for _ in 0..10 {
+        paused.step().await;
+    }
+    assert_eq!(world.label("a").await.metadata, json!({"p1": {"label": "a"}}));
 }

@@ -575,7 +575,7 @@ async fn deleting_a_machine_deletes_labels_in_states_of_a_version_that_cannot_be
     let later = world.another();
     let task = later.tasks.delete_machine(M, ("ada", "@ada"), None).await.unwrap();
     while later.due.next(0).await.unwrap().is_some_and(|next| next <= world.now_ms()) {
-        later.service.due_times.work_off_page(0, world.now_ms()).await.unwrap();
+        later.work_off_page(0, world.now_ms()).await;
     }
     let task = later.tasks.get(M, &task.id).await.unwrap();
     assert_eq!((task.state, task.changed), (TaskState::Done, 2), "{task:?}");

@@ -216,8 +216,19 @@ impl World {
     pub(super) async fn work_off(&self) {
         for shard in 0..self.shards {
             while self.machines.due.next(shard).await.unwrap().is_some_and(|next| next <= self.now_ms()) {
-                self.machines.service.due_times.work_off_page(shard, self.now_ms()).await.unwrap();
+                self.machines.work_off_page(shard, self.now_ms()).await;
             }
+        }
+    }
+}
+
+impl Machines {
+    /// Works on a page of what is due, and waits for what it has started.
+    pub(super) async fn work_off_page(&self, shard: usize, now_ms: u64) {
+        let due_times = &self.service.due_times;
+        due_times.work_off_page(shard, now_ms).await.unwrap();
+        while !due_times.background.is_idle() {
+            tokio::time::sleep(Duration::from_millis(1)).await;
         }
     }
 }

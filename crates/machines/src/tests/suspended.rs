@@ -186,3 +186,76 @@ state_machines:
     }
     assert_eq!(operate(&world, "future", Operation::Resume).await.unwrap(), "first");
 }
+
+#[tokio::test]
+async fn a_deadline_that_has_passed_takes_effect_when_a_label_is_resumed() {
+    let receiver = Receiver::start(&[503]).await;
+    let yaml = format!(
+        "
+state_machines:
+  m:
+    states:
+      - {{gate: start, triggers: [{{metadata: go}}], exit_condition: metadata.go, deadline: {{after: 5s, next: late}}, next: act}}
+      - {{action: act, webhook: \"{}\", deadline: {{after: 5s, next: late}}, next: done}}
+      - {{gate: done}}
+      - {{gate: late}}
+",
+        receiver.url
+    );
+    let world = World::new(&yaml).await;
+    // It waits at a gate, and metadata comes; it is between two attempts; it was moved to an action.
+    for label in ["waits", "retries", "moved", "early"] {
+        world.create(label, json!({})).await;
+    }
+    world.send_update("retries", json!({"go": true})).await;
+    world.until("retries", |record| record.work.held.is_some()).await;
+    for label in ["waits", "retries", "moved", "early"] {
+        operate(&world, label, Operation::Suspend).await.unwrap();
+    }
+    world.send_update("waits", json!({"go": true})).await;
+    operate(&world, "moved", Operation::Move { to: "act".to_owned() }).await.unwrap();
+    world.time.advance(4_000);
+    assert_eq!(operate(&world, "early", Operation::Resume).await.unwrap(), "start");
+    world.time.advance(4_000);
+    world.work_off().await;
+    for label in ["waits", "retries", "moved"] {
+        assert_eq!(operate(&world, label, Operation::Resume).await.unwrap(), "late", "{label}");
+        assert_eq!(world.label(label).await.history.last().unwrap().cause, Cause::Deadline, "{label}");
+    }
+    quiet([&world.machines]).await;
+    assert_eq!(receiver.seen().len(), 1, "no attempt follows");
+}
+
+#[tokio::test]
+async fn of_an_outcome_and_a_deadline_of_a_suspended_label_the_first_takes_effect() {
+    for (answer, before, next) in
+        [(200, 1_000, "done"), (422, 1_000, "failed"), (200, 6_000, "late"), (422, 6_000, "late")]
+    {
+        let receiver = Receiver::start(&[answer]).await;
+        receiver.held.forget_permits(Semaphore::MAX_PERMITS);
+        let yaml = format!(
+            "
+state_machines:
+  m:
+    states:
+      - {{action: act, webhook: \"{}\", retry: {{attempts: 1}}, on_error: [{{next: failed}}], deadline: {{after: 5s, next: late}}, next: done}}
+      - {{gate: done}}
+      - {{gate: failed}}
+      - {{gate: late}}
+",
+            receiver.url
+        );
+        let world = World::new(&yaml).await;
+        world.create("a", json!({})).await;
+        operate(&world, "a", Operation::Suspend).await.unwrap();
+        world.time.advance(before);
+        receiver.held.add_permits(1);
+        quiet([&world.machines]).await;
+        world.time.advance(8_000);
+        assert_eq!(
+            operate(&world, "a", Operation::Resume).await.unwrap(),
+            next,
+            "{answer} after {before} ms"
+        );
+    }
+}

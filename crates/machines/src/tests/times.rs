@@ -1,9 +1,15 @@
 //! Intervals and times of day.
 
+use std::{pin::pin, sync::Arc, time::Duration};
+
 use futures_util::{StreamExt as _, stream};
 use serde_json::json;
 
+use signalbox_testkit::eventually;
+use tokio::time::timeout;
+
 use super::support::{M, World, send_update};
+use crate::{fair::Payer, feeds::FeedAnswers, label_store::Edit};
 
 const DAILY: &str = "
 state_machines:
@@ -151,7 +157,7 @@ async fn a_pacemaker_with_an_old_definition_runs_the_sweep_of_the_new_one() {
     world.apply(DAILY, 1).await;
     let due = world.machines.due.next(0).await.unwrap().unwrap();
     world.time.0.store(due, std::sync::atomic::Ordering::SeqCst);
-    other.service.due_times.work_off_page(0, due).await.unwrap();
+    other.work_off_page(0, due).await;
     assert_eq!(&*world.label("a").await.state, "done");
     let next = world.machines.due.due(0, due + DAY_MS, 10).await.unwrap();
     assert!(next.iter().any(|(_, at_ms)| *at_ms == due + DAY_MS), "{next:?}");
@@ -244,4 +250,151 @@ state_machines:
     world.send_update("a", serde_json::json!({"noise": 1})).await;
     world.work_off().await;
     assert_eq!(&*world.label("a").await.state, "done");
+}
+
+/// Labels that a sweep evaluates, and one that has a deadline.
+const BUSY: &str = "
+state_machines:
+  m:
+    states:
+      - {gate: waiting, exit_condition: metadata.go, triggers: [{cron: \"*/5 * * * *\"}, {metadata: nothing}], next: done}
+      - {gate: timed, deadline: {after: 1s, next: done}}
+      - {gate: done}
+";
+
+impl World {
+    /// A world in which a sweep is due, and a deadline later. The sweep has no place.
+    async fn with_sweep_under_way() -> (Self, Vec<crate::fair::Claim>, u64) {
+        let world = Self::new(BUSY).await;
+        world.create("swept", json!({"go": true})).await;
+        let due = world.machines.due.next(0).await.unwrap().unwrap();
+        let places = &world.machines.service.due_times.sweeps.places;
+        let held = vec![places.take(&Payer::alone(M)).await, places.take(&Payer::alone(M)).await];
+        world.time.0.store(due, std::sync::atomic::Ordering::SeqCst);
+        world.machines.service.due_times.work_off_page(0, due).await.unwrap();
+        (world, held, due)
+    }
+}
+
+#[tokio::test]
+async fn a_sweep_that_is_under_way_delays_no_other_entry() {
+    let (world, held, due) = World::with_sweep_under_way().await;
+    world.create("timed", json!({})).await;
+    let to = crate::Operation::Move { to: "timed".to_owned() };
+    world.machines.labels.operate(M, "timed", &to).await.unwrap();
+    world.time.advance(1_000);
+    world.machines.service.due_times.work_off_page(0, world.now_ms()).await.unwrap();
+    assert_eq!(&*world.label("timed").await.state, "done");
+    assert_eq!(&*world.label("swept").await.state, "waiting");
+    drop(held);
+    world.until("swept", |record| &*record.state == "done").await;
+    eventually("the next sweep", async || {
+        let next = world.machines.due.next(0).await.unwrap();
+        if next == Some(due + 300_000) { Ok(()) } else { Err(format!("{next:?}")) }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_sweep_of_a_pacemaker_that_died_is_continued_for_the_same_instant() {
+    let (world, _held, due) = World::with_sweep_under_way().await;
+    world.machines.stopped.cancel();
+    world.time.advance(1_000);
+    world.create("later", json!({"go": true})).await;
+    let other = world.another();
+    other.work_off_page(0, world.now_ms()).await;
+    assert_eq!(&*world.label("swept").await.state, "waiting", "the other pacemaker could be alive");
+    world.time.advance(9_000);
+    other.work_off_page(0, world.now_ms()).await;
+    assert_eq!(&*world.label("swept").await.state, "done");
+    assert_eq!(&*world.label("later").await.state, "waiting", "it entered after that time");
+    assert_eq!(world.machines.due.next(0).await.unwrap(), Some(due + 300_000));
+}
+
+#[tokio::test]
+async fn a_machine_has_a_limited_number_of_entries_in_progress() {
+    let world = World::new(BUSY).await;
+    let (machines, now_ms) = (&world.machines, world.now_ms());
+    let places = &machines.service.due_times.task_places;
+    let held = [places.take(&Payer::alone(M)).await, places.take(&Payer::alone(M)).await];
+    let due = async |after_ms| machines.due.due(0, now_ms + after_ms, 100).await.unwrap().len();
+    for n in 0..60 {
+        machines.due.set(0, &format!("t m task{n}"), Some(now_ms)).await.unwrap();
+    }
+    machines.service.due_times.work_off_page(0, now_ms).await.unwrap();
+    assert_eq!((due(0).await, due(1_000).await, due(10_000).await), (0, 10, 60));
+    drop(held);
+    // None of them is a task, so all entries are removed.
+    world.time.advance(1_000);
+    world.work_off().await;
+    assert_eq!(due(10_000).await, 0);
+}
+
+#[tokio::test]
+async fn an_entry_that_cannot_be_worked_on_delays_no_other() {
+    let world = World::new(INTERVAL).await;
+    world.create("a", json!({})).await;
+    world.time.advance(600_000);
+    // The command that reads the record fails.
+    world.servers.fabric().command("RPUSH").arg("object:machine:m:broken:data").arg("x").run().await.unwrap();
+    world.machines.due.set(0, "l m broken", Some(world.now_ms())).await.unwrap();
+    world.machines.service.due_times.work_off_page(0, world.now_ms()).await.unwrap();
+    assert_eq!(&*world.label("a").await.state, "done");
+    assert_eq!(world.machines.due.next(0).await.unwrap(), Some(world.now_ms() + 1_000));
+}
+
+/// A condition that compares as many values as an evaluation may, and is then false.
+fn expensive(machine: &str) -> String {
+    let searches = vec!["metadata.x is in metadata.list"; 480].join(" or ");
+    format!(
+        "
+state_machines:
+  {machine}:
+    states:
+      - {{gate: waiting, exit_condition: {searches} or metadata.go, triggers: [{{time: 18h30m}}, {{metadata: x}}], next: done}}
+      - {{gate: done}}
+"
+    )
+}
+
+fn long_list(go: bool) -> serde_json::Value {
+    json!({"x": 1, "list": vec![0; 2_000], "go": go})
+}
+
+#[tokio::test]
+async fn evaluations_that_take_long_have_places_and_others_do_not_wait_for_one() {
+    let world = World::new(&expensive(M)).await;
+    world.apply(&INTERVAL.replace("  m:", "  other:"), 0).await;
+    let store = Arc::clone(&world.machines.label_store);
+    world.create("a", long_list(false)).await;
+    world.send_update("a", json!({"x": 2})).await;
+    let version = world.machines.definitions.current(M).await.unwrap();
+    assert!(version.effort.is_high());
+    let cores = std::thread::available_parallelism().unwrap().get();
+    let mut held = Vec::new();
+    for _ in 0..cores {
+        held.push(store.computing.take(&Payer::of(&version)).await);
+    }
+    let answers = FeedAnswers::default();
+    let mut change = pin!(store.change((M, "a"), &answers, |before, _, _| {
+        Ok(before.map_or(Edit::Leave, |before| Edit::write(before.clone(), None)))
+    }));
+    assert!(timeout(Duration::from_millis(20), &mut change).await.is_err(), "it has no place");
+    world.machines.labels.create("other", "b", &json!({}), false, None).await.unwrap();
+    drop(held);
+    change.await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_sweep_whose_evaluations_take_long_evaluates_every_label() {
+    let world = World::new(&expensive(M)).await;
+    for n in 0..30 {
+        world.create(&format!("l{n:02}"), long_list(n % 10 == 0)).await;
+    }
+    world.create("easy", json!({"x": 1, "list": [1], "go": true})).await;
+    let due = world.machines.due.next(0).await.unwrap().unwrap();
+    world.time.0.store(due, std::sync::atomic::Ordering::SeqCst);
+    world.work_off().await;
+    assert_eq!(world.counts().await, [27, 4]);
+    assert_eq!(world.machines.due.next(0).await.unwrap(), Some(due + DAY_MS));
 }
