@@ -44,11 +44,13 @@ pub(crate) fn scripts() -> Vec<&'static signalbox_store::Script<signalbox_store:
         .chain([
             &bytes::RECOUNT,
             &due::CORRECT,
+            &due::DROP,
             &flow::COUNT,
             &inputs::ADVANCE,
             &permits::PERMIT,
             &records::WALK,
             &secrets::RESEAL,
+            &tasks::REPLACE,
         ])
         .collect()
 }
