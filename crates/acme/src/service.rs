@@ -152,10 +152,13 @@ async fn step<A: Announce>(parts: &Parts, announce: &A, mut claim: Claim) {
         }
         Ok(None) => {}
         Err(Failure::NoBudget(Spent { ms, is_first })) => {
-            tracing::debug!(server_name = claim.name, "order delayed: the share of acme.orders_per_hour is spent");
+            tracing::debug!(
+                server_name = claim.name,
+                "order delayed: the share of acme.orders_per_hour is spent"
+            );
             // A random delay, so that names do not continue at the same time. One name of each owner is before all others.
-            let pause =
-                if is_first { random_ms(FIRST_MS) } else { FIRST_MS + random_ms(SPREAD_MS) }.saturating_add(ms);
+            let pause = if is_first { random_ms(FIRST_MS) } else { FIRST_MS + random_ms(SPREAD_MS) }
+                .saturating_add(ms);
             return saved(parts, &claim, pause).await;
         }
         Err(Failure::Fenced) => return,

@@ -202,7 +202,8 @@ impl Store {
     pub(crate) async fn order(&self, ask: Ask<'_>, per_hour: u64) -> Result<Option<Spent>, Error> {
         let Ask { owner, is_whole, is_renewal } = ask;
         let call = ORDER.call().key(&key::acme_orders()).arg(per_hour).arg(owner);
-        let reply: Vec<u64> = call.arg(u8::from(is_whole)).arg(u8::from(is_renewal)).run(&self.fabric).await?;
+        let reply: Vec<u64> =
+            call.arg(u8::from(is_whole)).arg(u8::from(is_renewal)).run(&self.fabric).await?;
         Ok(match reply.as_slice() {
             [ms, waits] => Some(Spent { ms: *ms, is_first: *waits == 1 }),
             _ => None,
@@ -425,7 +426,10 @@ mod tests {
                 }
             }
         };
-        assert_eq!([orders(of("one")).await, orders(of("two")).await, orders(of("three")).await], [50, 17, 6]);
+        assert_eq!(
+            [orders(of("one")).await, orders(of("two")).await, orders(of("three")).await],
+            [50, 17, 6]
+        );
         // Those of a renewal are others.
         assert_eq!(store.order(Ask { is_renewal: true, ..of("one") }, 100).await.unwrap(), None);
         assert_eq!(orders(Ask { is_renewal: true, ..of("four") }).await, 18);

@@ -103,7 +103,18 @@ impl Service {
     /// Builds the machines of this process with other hooks than a pacemaker's. This is the only function that knows what
     /// each part gets, and it lists the parts in the order of their dependencies.
     pub(crate) fn with_hooks(dependencies: Dependencies, options: Options, hooks: Hooks) -> Self {
-        let Dependencies { fabric, shards, stats, bus, client, routes, keys, audit, publish_rates, wall_clock } = dependencies;
+        let Dependencies {
+            fabric,
+            shards,
+            stats,
+            bus,
+            client,
+            routes,
+            keys,
+            audit,
+            publish_rates,
+            wall_clock,
+        } = dependencies;
         let Options { page, concurrency, .. } = options;
         let redefined: Arc<Notify> = Arc::default();
         let shards = Shards::new(&fabric, shards, hooks.faults.clone());

@@ -64,7 +64,9 @@ impl Sweeps {
         // Most labels are not written, so no refused commit would show that another version is active.
         self.definitions.forget(&machine, shard);
         let family = match self.definitions.family(&machine, shard).await {
-            Err(Error::NoSuchMachine) => return Ok(self.due.drop_entry(shard, member, (&machine, None)).await?),
+            Err(Error::NoSuchMachine) => {
+                return Ok(self.due.drop_entry(shard, member, (&machine, None)).await?);
+            }
             other => other?,
         };
         let Some(zone) = Zone::named(&zone) else {

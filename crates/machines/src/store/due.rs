@@ -6,7 +6,8 @@ use super::Shards;
 
 pub(super) static CORRECT: Script<FabricRole> =
     Script::new("machines/due", include_str!("../scripts/due.lua"));
-pub(super) static DROP: Script<FabricRole> = Script::new("machines/drop", include_str!("../scripts/drop.lua"));
+pub(super) static DROP: Script<FabricRole> =
+    Script::new("machines/drop", include_str!("../scripts/drop.lua"));
 
 /// An entry of the due set.
 #[derive(Debug, Clone, PartialEq, Eq)]

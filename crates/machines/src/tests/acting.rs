@@ -191,8 +191,7 @@ async fn events_of_an_action_count_for_the_token_that_applied_its_machine() {
     let names: BTreeSet<String> = names.take(4 * most).collect();
     let of_topic = |name: &String| (name.clone(), event("https://shop.test/1"));
     let events = names.iter().take(most).map(of_topic).collect();
-    let group =
-        NewGroup { object: "o".to_owned(), state: None, events, idempotency_key: None };
+    let group = NewGroup { object: "o".to_owned(), state: None, events, idempotency_key: None };
     bus.publish_group("@team", group).await.unwrap();
     let (why, kind) = failed().await;
     assert!(why.contains("topics_per_client") && kind == attempt::Outcome::Silence, "{why} {kind:?}");

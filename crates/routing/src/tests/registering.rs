@@ -335,18 +335,14 @@ async fn a_host_with_only_a_policy_is_a_new_name_of_its_token() {
     rig.put("theirs", spec(9001, &["known.example"], "known")).await;
     let registry = rig.registry.clone().with_limits_per_token(Limits { instances: 0, names: 2 });
     let tenant = Caller::named("tenant".to_owned(), vec![Scope::Routes], None);
-    let policy = |hold_ms: u32| {
-        serde_json::from_value::<Policy>(json!({"hold_ms": hold_ms})).unwrap()
-    };
+    let policy = |hold_ms: u32| serde_json::from_value::<Policy>(json!({"hold_ms": hold_ms})).unwrap();
     let set = async |name: &str, hold_ms: u32| {
         registry.set_policy(&tenant, &host(name), &policy(hold_ms), None).await.map(drop)
     };
     for (name, number) in [("a.example", 1), ("known.example", 1), ("a.example", 2), ("b.example", 1)] {
         set(name, number).await.unwrap();
     }
-    let is_limit = |refused: &Result<(), Error>| {
-        matches!(refused, Err(Error::TokenNames { names: 2, seconds }) if *seconds > 86_000)
-    };
+    let is_limit = |refused: &Result<(), Error>| matches!(refused, Err(Error::TokenNames { names: 2, seconds }) if *seconds > 86_000);
     let pause = async |name: &str| {
         let pause = serde_json::from_value::<Pause>(json!({"wait_ms": 1})).unwrap();
         registry.set_pause(&tenant, &host(name), Some(pause)).await.map(drop)
