@@ -146,7 +146,9 @@ async fn assemble(
     let sequencer = sequencer(config, &fabric, &bus, background);
     let log = AuditLog::new(fabric.clone(), config.audit.records);
     let audit = AuditTrail::new(log, OwnEvents::new(bus.handle.clone()), wall_clock);
-    let machines = machines(config, (&fabric, &stats), &bus, &registry, audit.clone(), background);
+    let publish_rates = Arc::new(signalbox_access::Rates::new(config.limits.token_events_per_second));
+    let rates = Arc::clone(&publish_rates);
+    let machines = machines(config, (&fabric, &stats), &bus, &registry, (audit.clone(), rates), background);
     let queues =
         queues::Handle::new(&fabric, config.redis.fabric_shards, config.queues.clone(), shutdown.clone());
     background.spawn(|idle| queues.clone().run(idle));
@@ -197,6 +199,7 @@ async fn assemble(
         metrics,
         limits: ApiLimits::new(
             &config.limits,
+            publish_rates,
             config.connections,
             config.bus.streams,
             config.queues.waiting_pulls,
@@ -386,7 +389,7 @@ fn machines(
     (fabric, stats): (&Fabric, &Stats),
     bus: &EventBus,
     registry: &Registry,
-    audit: AuditTrail,
+    (audit, publish_rates): (AuditTrail, Arc<signalbox_access::Rates>),
     background: &mut Background,
 ) -> machines::Handle {
     let shards = config.redis.fabric_shards;
@@ -399,6 +402,8 @@ fn machines(
         routes: registry.clone(),
         keys: config.edge_keys.clone(),
         audit: machines::AuditLog::new(audit),
+        publish_rates,
+        wall_clock,
     };
     let machines = machines::Service::new(dependencies, config.machines.clone());
     let handle = machines.handle().clone();

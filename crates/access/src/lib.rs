@@ -29,11 +29,13 @@ mod author;
 mod cache;
 pub mod confinement;
 mod model;
+mod rates;
 mod store;
 
 pub use author::{Author, Denied, Effect};
 pub use confinement::Dimension;
 pub use model::{Caller, Grant, HostPattern};
+pub use rates::{RateReached, Rates};
 pub use signalbox_api::tokens::Scope;
 pub use store::{
     AuditLog, Cursor, Direction, Error, MAX_SECRETS, Page, Rotated, Sessions, SharedSecret, Tokens, digest,

@@ -4,7 +4,10 @@ use std::error::Error as StdError;
 
 use instant_acme::{Error, Problem};
 
-use crate::{http::Http, store};
+use crate::{
+    http::Http,
+    store::{self, Spent},
+};
 
 /// The pause after an answer that reports a rate limit without its duration.
 const LIMITED_SECONDS: u64 = 3600;
@@ -14,8 +17,8 @@ const LIMITED_SECONDS: u64 = 3600;
 pub(crate) enum Failure {
     /// Another pacemaker has claimed the name, or automatic HTTPS is not wanted for it anymore.
     Fenced,
-    /// The budget of this hour is spent. The next hour begins after this many milliseconds.
-    NoBudget(u64),
+    /// The share of the name's owner of this hour's orders is spent.
+    NoBudget(Spent),
     /// The fabric or another local component did not answer. The attempt is not counted.
     Unavailable,
     Failed(Failed),

@@ -5,7 +5,7 @@
 //! that the server suggests (ARI, RFC 9773). It is put into the route table like an uploaded one ([`signalbox_certificates`]).
 //!
 //! **Data.** Fabric: `acme:names` (name → state), `acme:index`, `acme:due` (names by the time of their next step),
-//! `acme:fences` and `acme:fence` (claims), `acme:accounts` (directory → account, encrypted), `acme:budget:…`. Routes primary:
+//! `acme:fences` and `acme:fence` (claims), `acme:accounts` (directory → account, encrypted), `acme:orders` and `acme:checks` (budgets of the hour). Routes primary:
 //! `challenge:<token>`, which every router answers below `/.well-known/acme-challenge/`.
 //!
 //! **Life of a name.** [`wanted`] compares the hosts with `acme:names`. [`service`] claims names whose next step is due, and

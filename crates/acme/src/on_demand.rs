@@ -20,7 +20,7 @@ use tokio::{
     time::{Duration, Instant},
 };
 
-use crate::{Parts, http::OWNER, record::Record, store::Budget};
+use crate::{Parts, http::OWNER, record::Record};
 
 /// How long the check URL is not called again for a name.
 const REMEMBERED: Duration = Duration::from_secs(600);
@@ -159,7 +159,7 @@ async fn ask(parts: &Parts, name: &str) {
         Ok(_) => return,
         Err(error) => return tracing::debug!(%error, "name not checked"),
     }
-    match parts.store.spend(Budget::Checks, parts.options.checks_per_hour).await {
+    match parts.store.spend(parts.options.checks_per_hour).await {
         Ok(None) => {}
         Ok(Some(_)) => {
             return tracing::warn!(server_name = name, "check URL not called: acme.checks_per_hour is spent");

@@ -27,7 +27,7 @@ use crate::{
     http::Http,
     record::OpenOrder,
     schedule::{Life, Window, ari_pause},
-    store::{Budget, Claim},
+    store::{Ask, Claim},
 };
 
 /// How long routers may take to acknowledge a challenge.
@@ -108,8 +108,11 @@ async fn begin(
     claim: &mut Claim,
     hostname: &Hostname,
 ) -> Result<(Order, KeyPair), Failure> {
-    if let Some(ms) = parts.store.spend(Budget::Orders, parts.options.orders_per_hour).await? {
-        return Err(Failure::NoBudget(ms));
+    let owner = owner(parts, claim, hostname).await?;
+    let is_whole = owner == Caller::root().bus_client();
+    let ask = Ask { owner: &owner, is_whole, is_renewal: claim.record.certificate.is_some() };
+    if let Some(spent) = parts.store.order(ask, parts.options.orders_per_hour).await? {
+        return Err(Failure::NoBudget(spent));
     }
     still_ours(parts, claim).await?;
     let key = KeyPair::generate().map_err(Failure::internal)?;
@@ -138,6 +141,23 @@ async fn begin(
     }
     tracing::info!(server_name = claim.name, "certificate ordered");
     Ok((order, key))
+}
+
+/// Whose orders those of a name count with: the token that registered its instances. Names that only have a policy count together,
+/// and so do those that clients asked for. No token has these names.
+async fn owner(parts: &Parts, claim: &Claim, hostname: &Hostname) -> Result<String, Failure> {
+    if claim.record.on_demand {
+        return Ok("on demand".to_owned());
+    }
+    let registrant = async {
+        let ids = parts.table.ids_of_host(hostname).await?;
+        parts.table.registrant_of(&ids).await
+    };
+    let registrant = registrant.await.map_err(|error| {
+        tracing::debug!(server_name = claim.name, %error, "owner of a name not read");
+        Failure::Unavailable
+    })?;
+    Ok(registrant.unwrap_or_else(|| "no instance".to_owned()))
 }
 
 /// The authenticated data of an order's private key.

@@ -14,7 +14,7 @@ use crate::{
     failure::{Failed, Failure},
     order,
     record::{Attempt, News, Step, spread},
-    store::Claim,
+    store::{Claim, Spent},
     wanted,
 };
 
@@ -24,6 +24,8 @@ const POLL: Duration = Duration::from_millis(500);
 const UNAVAILABLE_MS: u64 = 5_000;
 /// Names that waited for a budget continue at random times within this period.
 const SPREAD_MS: u64 = 60_000;
+/// And the first name of each owner within this period, which is before.
+const FIRST_MS: u64 = 10_000;
 /// Pause before an event is published again.
 const UNPUBLISHED_MS: u64 = 5_000;
 /// The topics of the events, without the prefix of Signalbox's own topics.
@@ -149,10 +151,14 @@ async fn step<A: Announce>(parts: &Parts, announce: &A, mut claim: Claim) {
             }
         }
         Ok(None) => {}
-        Err(Failure::NoBudget(ms)) => {
-            tracing::debug!(server_name = claim.name, "order delayed: acme.orders_per_hour is spent");
-            // A random delay, so that names do not continue at the same time.
-            let pause = ms + random_ms(SPREAD_MS);
+        Err(Failure::NoBudget(Spent { ms, is_first })) => {
+            tracing::debug!(
+                server_name = claim.name,
+                "order delayed: the share of acme.orders_per_hour is spent"
+            );
+            // A random delay, so that names do not continue at the same time. One name of each owner is before all others.
+            let pause = if is_first { random_ms(FIRST_MS) } else { FIRST_MS + random_ms(SPREAD_MS) }
+                .saturating_add(ms);
             return saved(parts, &claim, pause).await;
         }
         Err(Failure::Fenced) => return,

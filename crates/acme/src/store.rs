@@ -13,6 +13,7 @@ static SAVE: Script<FabricRole> = Script::new("acme/save", include_str!("scripts
 static WANT: Script<FabricRole> = Script::new("acme/want", include_str!("scripts/want.lua"));
 static UNWANT: Script<FabricRole> = Script::new("acme/unwant", include_str!("scripts/unwant.lua"));
 static SPEND: Script<FabricRole> = Script::new("acme/spend", include_str!("scripts/spend.lua"));
+static ORDER: Script<FabricRole> = Script::new("acme/order", include_str!("scripts/order.lua"));
 
 /// Maximum number of names in one call.
 pub(crate) const CHUNK: usize = 500;
@@ -52,11 +53,24 @@ pub(crate) struct Store {
     clock_ms: Option<u64>,
 }
 
-/// An hourly budget.
+/// An order that an owner asks for.
 #[derive(Debug, Clone, Copy)]
-pub(crate) enum Budget {
-    Orders,
-    Checks,
+pub(crate) struct Ask<'a> {
+    /// The name of the owner, whose orders count together.
+    pub(crate) owner: &'a str,
+    /// Whether the owner may use the whole budget.
+    pub(crate) is_whole: bool,
+    /// Whether the name has a certificate.
+    pub(crate) is_renewal: bool,
+}
+
+/// The pause of a name whose owner has used its share of the orders.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Spent {
+    /// Milliseconds until the next hour.
+    pub(crate) ms: u64,
+    /// Whether it is the owner's first name that waits for the next hour.
+    pub(crate) is_first: bool,
 }
 
 /// A name without automatic HTTPS, and what the caller has read of its host.
@@ -177,15 +191,23 @@ impl Store {
         Ok(removed)
     }
 
-    /// Takes one unit of a budget. Returns `None` on success, otherwise the milliseconds until a unit is
-    /// available.
-    pub(crate) async fn spend(&self, budget: Budget, per_hour: u64) -> Result<Option<u64>, Error> {
-        let purpose = match budget {
-            Budget::Orders => "orders",
-            Budget::Checks => "checks",
-        };
-        let left: u64 = SPEND.call().key(&key::acme_budget(purpose)).arg(per_hour).run(&self.fabric).await?;
+    /// Takes one call of the check URL from the budget of the hour. Returns `None` on success, otherwise the milliseconds until one
+    /// is available.
+    pub(crate) async fn spend(&self, per_hour: u64) -> Result<Option<u64>, Error> {
+        let left: u64 = SPEND.call().key(&key::acme_checks()).arg(per_hour).run(&self.fabric).await?;
         Ok(Some(left).filter(|left| *left > 0))
+    }
+
+    /// Takes one order from the budget of the hour. Returns `None` on success.
+    pub(crate) async fn order(&self, ask: Ask<'_>, per_hour: u64) -> Result<Option<Spent>, Error> {
+        let Ask { owner, is_whole, is_renewal } = ask;
+        let call = ORDER.call().key(&key::acme_orders()).arg(per_hour).arg(owner);
+        let reply: Vec<u64> =
+            call.arg(u8::from(is_whole)).arg(u8::from(is_renewal)).run(&self.fabric).await?;
+        Ok(match reply.as_slice() {
+            [ms, waits] => Some(Spent { ms: *ms, is_first: *waits == 1 }),
+            _ => None,
+        })
     }
 
     /// At most `limit` names after `after`, sorted.
@@ -375,10 +397,47 @@ mod tests {
     async fn a_budget_is_shared_and_limited() {
         let servers = Servers::start().await;
         let (one, other) = (at(&servers, 0), at(&servers, 0));
-        assert_eq!(one.spend(Budget::Orders, 2).await.unwrap(), None);
-        assert_eq!(other.spend(Budget::Orders, 2).await.unwrap(), None);
-        let left = other.spend(Budget::Orders, 2).await.unwrap().unwrap();
+        assert_eq!(one.spend(2).await.unwrap(), None);
+        assert_eq!(other.spend(2).await.unwrap(), None);
+        let left = other.spend(2).await.unwrap().unwrap();
         assert!((3_590_000..=3_600_000).contains(&left), "{left}");
-        assert_eq!(other.spend(Budget::Checks, 2).await.unwrap(), None);
+        assert_eq!(other.order(of("one"), 2).await.unwrap(), None);
+    }
+
+    fn of(owner: &str) -> Ask<'_> {
+        Ask { owner, is_whole: false, is_renewal: false }
+    }
+
+    #[tokio::test]
+    async fn names_of_one_owner_leave_orders_for_others_and_for_renewals() {
+        let servers = Servers::start().await;
+        let store = at(&servers, 0);
+        let orders = async |ask: Ask<'_>| {
+            let mut granted = 0;
+            loop {
+                match store.order(ask, 100).await.unwrap() {
+                    None => granted += 1,
+                    Some(Spent { ms, is_first }) => {
+                        assert!((3_590_000..=3_600_000).contains(&ms), "{ms}");
+                        assert!(is_first, "the first one that waits");
+                        assert!(!store.order(ask, 100).await.unwrap().unwrap().is_first);
+                        return granted;
+                    }
+                }
+            }
+        };
+        assert_eq!(
+            [orders(of("one")).await, orders(of("two")).await, orders(of("three")).await],
+            [50, 17, 6]
+        );
+        // Those of a renewal are others.
+        assert_eq!(store.order(Ask { is_renewal: true, ..of("one") }, 100).await.unwrap(), None);
+        assert_eq!(orders(Ask { is_renewal: true, ..of("four") }).await, 18);
+        assert_eq!(orders(Ask { is_whole: true, is_renewal: true, owner: "root" }).await, 8);
+        // A small limit is still one.
+        let servers = Servers::start().await;
+        let store = at(&servers, 0);
+        assert_eq!(store.order(of("one"), 1).await.unwrap(), None);
+        assert!(store.order(of("one"), 1).await.unwrap().is_some());
     }
 }

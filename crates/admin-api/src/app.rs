@@ -148,9 +148,16 @@ pub struct Limits {
 
 impl Limits {
     /// `connections`, `streams` and `pulls` are the limits for all tokens together. A token may hold half of the connections
-    /// with requests in progress, a quarter of the streams, and half of the pulls.
-    pub fn new(rates: &LimitOptions, connections: usize, streams: usize, pulls: usize) -> Self {
-        let (requests, events) = (rates.token_requests_per_second, rates.token_events_per_second);
+    /// with requests in progress, a quarter of the streams, and half of the pulls. `events` counts events of state machines as
+    /// well.
+    pub fn new(
+        rates: &LimitOptions,
+        events: Arc<signalbox_access::Rates>,
+        connections: usize,
+        streams: usize,
+        pulls: usize,
+    ) -> Self {
+        let requests = Arc::new(signalbox_access::Rates::new(rates.token_requests_per_second));
         Self {
             requests: Rates::new("requests", "limits.token_requests_per_second", requests),
             events: Rates::new("events to publish", "limits.token_events_per_second", events),

@@ -22,7 +22,7 @@ use item::Content;
 pub(super) use item::{Gather, Item, Part, Ticket};
 
 use super::{
-    Error, Event, EventId, Refusal,
+    Error, Event, EventId, Refusal, Registry,
     acknowledged::Acknowledged,
     core::Core,
     store::{Accepted, Group, PublishCall, PublishReply, Published, Store},
@@ -228,29 +228,40 @@ impl Committer {
         Ok(())
     }
 
-    /// Claims topics without a publisher, and rejects the groups with events of topics that belong to another client.
+    /// Claims topics without a publisher, and rejects the groups with events of topics that belong to another client. All claims of
+    /// a call are one change of the registry, so the number of new topics does not decide how long other publishers wait.
     async fn claimed(&self, items: Vec<Item>, view: &mut Arc<View>) -> Vec<Item> {
+        let before = Arc::clone(view);
+        let claims = |item: &Item| unclaimed(item, &before).next().is_some();
+        if !items.iter().any(claims) {
+            return items;
+        }
+        let limits = &self.core.options;
+        let claim = |registry: &mut Registry, item: &Item| {
+            unclaimed(item, &before).try_for_each(|topic| registry.claim(topic, &item.client, limits))
+        };
+        let changed = self
+            .core
+            .change(|registry, _| Ok(items.iter().map(|item| claim(registry, item)).collect::<Vec<_>>()))
+            .await;
+        *view = self.core.view();
+        let results: Vec<Result<(), Refusal>> = match changed {
+            Ok(results) => {
+                results.into_iter().map(|result| result.map_err(|error| refusal_of(&error))).collect()
+            }
+            Err(error) => {
+                let refusal = refusal_of(&error);
+                items.iter().map(|item| if claims(item) { Err(refusal) } else { Ok(()) }).collect()
+            }
+        };
         let mut kept = Vec::with_capacity(items.len());
-        for item in items {
-            match self.claim_all(&item, view).await {
+        for (item, result) in items.into_iter().zip(results) {
+            match result {
                 Ok(()) => kept.push(item),
                 Err(refusal) => item.answer(Err(refusal)),
             }
         }
         kept
-    }
-
-    async fn claim_all(&self, item: &Item, view: &mut Arc<View>) -> Result<(), Refusal> {
-        for topic in item.parts.iter().filter_map(Part::topic) {
-            if view.is_claimed_by(topic, &item.client) {
-                continue;
-            }
-            let limits = &self.core.options;
-            let claim = self.core.change(|registry, _| registry.claim(topic, &item.client, limits)).await;
-            *view = self.core.view();
-            claim.map_err(|error| refusal_of(&error))?;
-        }
-        Ok(())
     }
 
     /// Sends the call, and again as it was while its outcome is unknown.
@@ -337,6 +348,11 @@ fn count_new(accepted: &[Accepted]) -> u64 {
         _ => 0,
     });
     events.sum()
+}
+
+/// The topics of a group that its client is not known to have claimed.
+fn unclaimed<'a>(item: &'a Item, view: &View) -> impl Iterator<Item = &'a Arc<str>> {
+    item.parts.iter().filter_map(Part::topic).filter(|topic| !view.is_claimed_by(topic, &item.client))
 }
 
 fn refuse_all(items: Vec<Item>, refusal: Refusal) {

@@ -165,7 +165,7 @@ mod worker;
 
 pub use backend::{Backend, WantedBackend};
 pub use change::{Change, Index, Log};
-pub use clients::ApiToken;
+pub use clients::{ApiToken, environment_of_machine, is_reserved_environment};
 pub use dead::{DeadLetter, Page};
 pub use deliver::{BatchContents, Delivered, Deliverer, Webhooks, rendered_for};
 pub use error::{Error, Limit, Refusal};

@@ -138,6 +138,11 @@ impl Applier {
         let mark = format!("{:016x}", rand::rng().random::<u64>());
         let now_ms = self.clock.now_ms().await?;
         let under_way = self.definitions.begin(machine, base, &mark, (now_ms, author), map).await?;
+        // A deletion that began before this change does not know its version, and any later one waits for the end of the change.
+        if self.tasks.is_deleting(machine.name()).await? {
+            self.abandon(&under_way).await?;
+            return Err(Error::BeingDeleted);
+        }
         self.finish(&under_way).await?;
         let by = &*author.name;
         tracing::info!(machine = machine.name(), version = under_way.version, by, "definition applied");
@@ -202,7 +207,19 @@ impl Applier {
         result
     }
 
+    /// Ends a change whose machine was deleted.
+    async fn abandon(&self, under_way: &Applying) -> Result<(), Error> {
+        self.versions.end_apply(under_way).await?;
+        if self.versions.current(0, &under_way.machine).await?.is_none() {
+            self.versions.unlist(&under_way.machine).await?;
+        }
+        Ok(())
+    }
+
     /// For each shard: makes the version active, and adapts its labels.
+    ///
+    /// # Errors
+    /// [`Error::BeingDeleted`] if the machine was deleted in the meantime, or a failure of the fabric.
     async fn finish(&self, under_way: &Applying) -> Result<(), Error> {
         let Applying { machine, version, map, .. } = under_way;
         let definition = self.versions.version(0, machine, *version).await?.ok_or(Error::NoSuchVersion)?;
@@ -231,6 +248,10 @@ impl Applier {
         for shard in 0..self.versions.shards() {
             let active = self.versions.switch(shard, machine, (*version, &definition, has_inputs)).await?;
             self.definitions.forget(machine, shard);
+            if active == 0 {
+                self.abandon(under_way).await?;
+                return Err(Error::BeingDeleted);
+            }
             if active != *version {
                 continue;
             }

@@ -1,8 +1,12 @@
 //! Puts the parts of the crate together. Each part gets only what it needs.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::Arc,
+    time::{Duration, SystemTime},
+};
 
 use parking_lot::Mutex;
+use signalbox_access::Rates;
 use signalbox_bus as bus;
 use signalbox_egress::Client;
 use signalbox_routing::Registry;
@@ -67,6 +71,10 @@ pub struct Dependencies {
     pub keys: Keys,
     /// The log of what machines change.
     pub audit: AuditLog,
+    /// How many events each client may publish per second. Those of a machine count for its author.
+    pub publish_rates: Arc<Rates>,
+    /// The clock of `publish_rates`.
+    pub wall_clock: fn() -> SystemTime,
 }
 
 /// The differences between a pacemaker and a test. The default is a pacemaker.
@@ -98,7 +106,18 @@ impl Service {
     /// Builds the machines of this process with other hooks than a pacemaker's. This is the only function that knows what
     /// each part gets, and it lists the parts in the order of their dependencies.
     pub(crate) fn with_hooks(dependencies: Dependencies, options: Options, hooks: Hooks) -> Self {
-        let Dependencies { fabric, shards, stats, bus, client, routes, keys, audit } = dependencies;
+        let Dependencies {
+            fabric,
+            shards,
+            stats,
+            bus,
+            client,
+            routes,
+            keys,
+            audit,
+            publish_rates,
+            wall_clock,
+        } = dependencies;
         let Options { page, concurrency, .. } = options;
         let redefined: Arc<Notify> = Arc::default();
         let shards = Shards::new(&fabric, shards, hooks.faults.clone());
@@ -132,6 +151,8 @@ impl Service {
             routes,
             secrets: secrets.clone(),
             audit,
+            publish_rates,
+            wall_clock,
         });
         let feeds = Arc::new(Feeds {
             client,

@@ -139,6 +139,9 @@ pub struct StoredVersion {
     /// The same for all versions since the machine was created.
     #[serde(default)]
     pub origin: String,
+    /// The names of its states. `None`: an earlier Signalbox stored it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    states: Option<Vec<String>>,
     /// The text of the definition.
     pub source: String,
 }
@@ -263,7 +266,7 @@ impl Definitions {
         let mut names = self.states(machine).await?;
         let before = self.active_number(machine).await?.saturating_sub(1);
         match self.version(machine, 0, before).await {
-            Ok(before) => names.extend(before.machine.states().iter().map(|state| state.name().to_owned())),
+            Ok(before) => names.extend(names_of(&before.machine)),
             Err(Error::NoSuchVersion | Error::Unreadable) => {}
             Err(error) => return Err(error),
         }
@@ -276,13 +279,13 @@ impl Definitions {
     pub(crate) async fn all_states(&self, machine: &str) -> Result<AllStates, Error> {
         let mut all = AllStates::default();
         for (_, text) in self.versions.versions(machine).await? {
-            let stored = serde_json::from_str::<StoredVersion>(&text);
-            let read = match stored {
-                Ok(stored) => parse_stored(machine, stored.source).await.ok(),
+            let states = match serde_json::from_str::<StoredVersion>(&text) {
+                Ok(StoredVersion { states: Some(states), .. }) => Some(states),
+                Ok(stored) => parse_stored(machine, stored.source).await.ok().map(|read| names_of(&read)),
                 Err(_) => None,
             };
-            match read {
-                Some(read) => all.names.extend(read.states().iter().map(|state| state.name().to_owned())),
+            match states {
+                Some(states) => all.names.extend(states),
                 None => all.complete = false,
             }
         }
@@ -475,6 +478,7 @@ impl Definitions {
             origin,
             author: author.clone(),
             hash: machine.hash().to_owned(),
+            states: Some(names_of(machine)),
             source: machine.source().to_string(),
         };
         let definition = serde_json::to_string(&stored).unwrap_or_default();
@@ -489,6 +493,11 @@ impl Definitions {
             Started::Busy => Err(Error::ApplyUnderWay),
         }
     }
+}
+
+/// The names of a machine's states.
+fn names_of(machine: &Machine) -> Vec<String> {
+    machine.states().iter().map(|state| state.name().to_owned()).collect()
 }
 
 /// Reads a machine from its stored text, outside of the threads that serve requests, because it computes only.

@@ -172,7 +172,7 @@ impl DueTimes {
             Ok(true) => Ok(()),
             Ok(false) => self.correct(machine, label).await,
             // The entry belongs to no machine.
-            Err(Error::NoSuchMachine) => Ok(self.due.set(shard, member, None).await?),
+            Err(Error::NoSuchMachine) => Ok(self.due.drop_entry(shard, member, (machine, None)).await?),
             // The label does not delay the others, and is read again in case it was repaired.
             Err(Error::Unreadable) => {
                 self.labels.report_unreadable(machine, label);

@@ -78,7 +78,9 @@ impl Sweeps {
         // Most labels are not written, so no refused commit would show that another version is active.
         self.definitions.forget(&machine, shard);
         let family = match self.definitions.family(&machine, shard).await {
-            Err(Error::NoSuchMachine) => return Ok(self.due.end_sweep(shard, member, None).await?),
+            Err(Error::NoSuchMachine) => {
+                return Ok(self.due.drop_entry(shard, member, (&machine, None)).await?);
+            }
             other => other?,
         };
         let Some(zone) = Zone::named(&zone) else {
@@ -90,7 +92,8 @@ impl Sweeps {
         let Some(first) = triggers.first() else {
             // The definition no longer contains this time.
             self.entries.forget();
-            return Ok(self.due.end_sweep(shard, member, None).await?);
+            let version = Some(sweep.family.active.number);
+            return Ok(self.due.drop_entry(shard, member, (&sweep.machine, version)).await?);
         };
         let (schedule, zone) = (first.schedule.clone(), sweep.zone.clone());
         let rules = zone.rules();

@@ -6,8 +6,9 @@
 //! once. A label that entered its state after the task began is not skipped or moved.
 //!
 //! Deleting a machine is a task too. Its definition stops being active first, so no label can be created or changed;
-//! then its labels are deleted, and finally its versions. The number of its last version is kept, so that a machine
-//! with the same name does not reuse the numbers that other processes remember.
+//! then its labels are deleted, and finally its versions. The number of its last version is kept in each shard, so that a
+//! process that was paused does not make an earlier version active again, and a machine with the same name does not reuse the
+//! numbers that other processes remember. The task ends no version after that one.
 
 use std::sync::Arc;
 
@@ -121,6 +122,9 @@ pub struct Task {
     /// The search for labels of a machine that is deleted in other states, if one of its versions cannot be read.
     #[serde(default)]
     scan: Option<Scan>,
+    /// The last version of a machine that is deleted. A later one is another machine of its name. `None` until it is known.
+    #[serde(default)]
+    last: Option<u64>,
 }
 
 /// Where a scan of all labels continues.
@@ -229,9 +233,9 @@ impl TaskRunner {
             return Err(Error::ApplyUnderWay);
         }
         let id = new_id(machine, by, key);
-        let task =
-            self.store_new(id, machine, (Job::DeleteMachine, Filter::default()), None, (by, client)).await?;
-        self.retire(machine).await?;
+        let job = (Job::DeleteMachine, Filter::default());
+        let mut task = self.store_new(id, machine, job, None, (by, client)).await?;
+        self.retire(&mut task).await?;
         tracing::info!(machine, by, "machine deleted; its labels follow");
         Ok(task)
     }
@@ -269,6 +273,7 @@ impl TaskRunner {
             cursor: None,
             states,
             scan,
+            last: None,
         };
         self.put(&task).await?;
         self.due.ensure(0, &member(&task), now_ms).await?;
@@ -441,16 +446,41 @@ impl TaskRunner {
         Ok(task.cursor.is_none())
     }
 
-    /// Takes the definition of a machine out of service.
-    async fn retire(&self, machine: &str) -> Result<(), Error> {
-        self.versions.retire(machine).await?;
+    /// Takes the definition of a machine out of service. Returns false if it is out of service already, and another machine of its
+    /// name has taken its place.
+    async fn retire(&self, task: &mut Task) -> Result<bool, Error> {
+        if task.last.is_none() {
+            self.find_last(task).await?;
+        }
+        let Some(last) = task.last.filter(|_| task.state == TaskState::Running) else { return Ok(false) };
+        let ended = self.versions.retire(&task.machine, last).await?;
         self.definitions.forget_all();
-        Ok(())
+        Ok(ended)
+    }
+
+    /// Stores the number of the last version with the task before anything is deleted. A process that was paused for so long that
+    /// the task has ended does not store the number of a later machine of the name.
+    async fn find_last(&self, task: &mut Task) -> Result<(), Error> {
+        loop {
+            let stored = self.tasks.get(&task.machine, &task.id).await?.ok_or(Error::NoSuchTask)?;
+            *task = serde_json::from_str(&stored).map_err(|_| Error::NoSuchTask)?;
+            if task.last.is_some() || task.state != TaskState::Running {
+                return Ok(());
+            }
+            task.last = Some(self.versions.last(&task.machine).await?);
+            let json = serde_json::to_string(task).unwrap_or_default();
+            // Otherwise another process has found it.
+            if self.tasks.replace(&task.machine, &task.id, (&stored, &json)).await? {
+                return Ok(());
+            }
+        }
     }
 
     /// Deletes the next labels of a machine. Returns whether nothing of it is left.
     async fn delete_page(&self, task: &mut Task) -> Result<bool, Error> {
-        self.retire(&task.machine).await?;
+        if !self.retire(task).await? {
+            return Ok(true);
+        }
         for shard in 0..self.versions.shards() {
             for state in &task.states {
                 let index = Index::State(state);

@@ -255,14 +255,14 @@ fn check_expiry(app: &App, expires_at_ms: Option<u64>) -> Result<(), Problem> {
 
 fn check_name(name: &str) -> Result<(), Problem> {
     let fits = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b":_-".contains(&byte);
-    // Names of other callers in the audit log.
-    let reserved = name == "root" || name == "file" || name.starts_with("machine:");
+    // Names of other callers in the audit log, and of their environments.
+    let reserved = ["root", "file", "signalbox"].contains(&name) || name.starts_with("machine:");
     if (1..=64).contains(&name.len()) && name.bytes().all(fits) && !reserved {
         return Ok(());
     }
     Err(Problem::unprocessable(
         "invalid_token_name",
-        "a token's name must match [a-z0-9:_-]{1,64}, must not be root or file, and must not begin with machine:",
+        "a token's name must match [a-z0-9:_-]{1,64}, must not be root, file or signalbox, and must not begin with machine:",
     ))
 }
 

@@ -4,7 +4,7 @@ use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
 
 use super::{Flaw, Limits, object, other_shape, text, web_url};
-use crate::{Kind, NewEvent};
+use crate::{Kind, NewEvent, is_reserved_environment};
 
 pub(super) const CODE: &str = "invalid_event";
 /// The latest timestamp: the integers that every JSON reader keeps exactly, 285,000 years.
@@ -95,6 +95,9 @@ pub(super) fn check(
         let what = format!("must be 1 to {MAX_NAME_CHARACTERS} printable characters without `:` and `|`");
         return Err(bad("environment", &what));
     }
+    if let Some(flaw) = environment.as_deref().and_then(reserved_environment) {
+        return Err(flaw);
+    }
     let object = submitted.object.map(|value| string("object", value)).transpose()?;
     if object.as_deref().is_some_and(|name| !is_name(name)) {
         return Err(bad("object", &format!("must be 1 to {MAX_NAME_CHARACTERS} printable characters")));
@@ -111,6 +114,12 @@ pub(super) fn check(
         object,
         idempotency_key: None,
     })
+}
+
+/// The flaw of an event or message in an environment that is not for clients.
+pub fn reserved_environment(name: &str) -> Option<Flaw> {
+    let detail = "`environment` must not be `signalbox` or begin with `machine.`: name another one";
+    is_reserved_environment(name).then(|| Flaw::new(CODE, detail))
 }
 
 /// A JSON number without a fraction, however it is written: Routemaster's own examples send `1795374054000.0`.
@@ -247,6 +256,8 @@ mod tests {
             ("environment", json!("")),
             ("environment", json!(1)),
             ("environment", json!("a\nb")),
+            ("environment", json!("signalbox")),
+            ("environment", json!("machine.m")),
             ("object", json!("")),
             ("object", json!(7)),
             ("object", json!("machine:x")),

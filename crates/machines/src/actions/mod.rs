@@ -5,6 +5,12 @@
 
 pub(crate) mod route;
 
+use std::{
+    borrow::Cow,
+    sync::Arc,
+    time::{Duration, SystemTime},
+};
+
 use http::{HeaderName, HeaderValue, Method, Request, Uri, header};
 use http_body_util::Full;
 use serde_json::{Value, value::to_raw_value};
@@ -15,7 +21,7 @@ use signalbox_machine::{
 };
 
 use crate::{AuditLog, Secrets, Version, log::shortened, record::Record, secrets::Values};
-use signalbox_access::Effect;
+use signalbox_access::{Effect, Rates};
 use signalbox_bus::{self as bus, Kind, NewEvent, Refusal, is_topic_name};
 use signalbox_egress::{Client, Owner, Place};
 use signalbox_routing::Registry;
@@ -91,6 +97,13 @@ pub(crate) fn owner(version: &Version) -> Owner {
     }
 }
 
+/// The client that publishes a machine's events: the one that applied the definition, so that its limits apply. Machines of
+/// root, which has no limits, have topics of their own.
+fn publisher(version: &Version) -> Cow<'_, str> {
+    let of_machine = || Cow::Owned(format!("machine:{}", version.machine.name()));
+    version.author.client().map_or_else(of_machine, Cow::Borrowed)
+}
+
 /// Performs actions.
 #[derive(Debug)]
 pub(crate) struct Actions {
@@ -99,6 +112,9 @@ pub(crate) struct Actions {
     pub(crate) routes: Registry,
     pub(crate) secrets: Secrets,
     pub(crate) audit: AuditLog,
+    pub(crate) publish_rates: Arc<Rates>,
+    /// The clock of `publish_rates`.
+    pub(crate) wall_clock: fn() -> SystemTime,
 }
 
 impl Actions {
@@ -240,6 +256,7 @@ impl Actions {
         if let Err(denied) = version.may(Effect::Publish) {
             return Outcome::permanent(version.why_not(&denied));
         }
+        let machine = version.machine.name();
         let kind = match kind {
             "create" => Kind::Create,
             "update" => Kind::Update,
@@ -258,20 +275,38 @@ impl Actions {
             url,
             timestamp_ms: None,
             data: data.and_then(|data| to_raw_value(data).ok()),
-            environment: None,
+            environment: Some(bus::environment_of_machine(machine)),
             object: None,
             idempotency_key: Some(token),
         };
-        let client = format!("machine:{}", version.machine.name());
-        match self.bus.publish(&client, topic, vec![new]).await.pop() {
+        if let Err(beyond) = self.count_event(version) {
+            return beyond;
+        }
+        match self.bus.publish(&publisher(version), topic, vec![new]).await.pop() {
             // A conflict means that the event was published before, with other data because metadata has changed since.
             Some(Ok(_) | Err(Refusal::Conflict)) => Outcome::Done(None),
-            Some(Err(refusal @ (Refusal::Claimed | Refusal::BadTopic | Refusal::TooManyTopics))) => {
+            Some(Err(refusal @ (Refusal::Claimed | Refusal::BadTopic))) => {
                 Outcome::permanent(refusal.to_string())
             }
             Some(Err(refusal)) => Outcome::failed(refusal.to_string()),
             None => Outcome::failed("nothing was published"),
         }
+    }
+
+    /// Counts an event for the machine's author, together with those that it publishes itself.
+    fn count_event(&self, version: &Version) -> Result<(), Outcome> {
+        let Some(client) = version.author.client() else { return Ok(()) };
+        let now = (self.wall_clock)().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        let now_ms = u64::try_from(now.as_millis()).unwrap_or(u64::MAX);
+        self.publish_rates.take(client, 1, now_ms).map_err(|reached| {
+            let why = format!(
+                "limit of events to publish of the author's token reached ({} per second); publish fewer, or raise \
+                 `limits.token_events_per_second`",
+                reached.per_second
+            );
+            let retry_after = Some(Duration::from_millis(reached.wait_ms));
+            Outcome::Failed { why, kind: attempt::Outcome::Status { code: 429, retry_after } }
+        })
     }
 }
 

@@ -5,16 +5,18 @@
 -- KEYS[2]: hash, version -> JSON of the definition
 -- KEYS[3]: hash, machine -> up to which event of this shard its inputs have applied the log, and its versions since then
 -- KEYS[4]: string, the last id of an event in this shard
+-- KEYS[5]: hash, machine that was deleted -> the number of its last version
 -- ARGV[1]: integer, the version
 -- ARGV[2]: string, its JSON
 -- ARGV[3]: string, machine
 -- ARGV[4]: integer, 1 if the version has inputs, else 0
--- Returns the version that is active now.
+-- Returns the version that is active now; 0 if the version was deleted, so that it does not become active again
 -- Caller: Versions::switch
-local current, versions, inputs, last_id = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
+local current, versions, inputs, last_id, retired = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local version, text, machine, has_inputs = tonumber(ARGV[1]), ARGV[2], ARGV[3], ARGV[4] == '1'
 
 local active = tonumber(redis.call('GET', current) or '0')
+if version <= tonumber(redis.call('HGET', retired, machine) or '0') then return active end
 local applied = redis.call('HGET', inputs, machine)
 local last = redis.call('GET', last_id) or '0'
 -- The text is written first, so that a reader that finds the number in `current` finds the text.

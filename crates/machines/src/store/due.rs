@@ -6,6 +6,8 @@ use super::Shards;
 
 pub(super) static CORRECT: Script<FabricRole> =
     Script::new("machines/due", include_str!("../scripts/due.lua"));
+pub(super) static DROP: Script<FabricRole> =
+    Script::new("machines/drop", include_str!("../scripts/drop.lua"));
 
 pub(super) static POSTPONE: Script<FabricRole> =
     Script::new("machines/postpone", include_str!("../scripts/postpone.lua"));
@@ -138,6 +140,19 @@ impl DueSet {
         let call = POSTPONE.call().key(&keys.due()).key(&keys.sweeps());
         let call = call.arg(member).arg(from_ms).arg(to_ms).arg(u8::from(begins));
         Ok(call.run::<u64>(self.0.redis(shard)).await? == 1)
+    }
+
+    /// Removes an entry that the active version of its machine does not need, with the progress of its sweep; `None` if the
+    /// machine does not exist. If another version is active by now, the entry stays.
+    pub(crate) async fn drop_entry(
+        &self,
+        shard: usize,
+        member: &str,
+        (machine, version): (&str, Option<u64>),
+    ) -> Result<(), Error> {
+        let keys = self.0.keys(shard);
+        let call = DROP.call().key(&keys.current(machine)).key(&keys.due()).key(&keys.sweeps());
+        call.arg(member).arg(version.unwrap_or(0)).run::<u64>(self.0.redis(shard)).await.map(drop)
     }
 
     /// Sets a label's entry to the time that its record requires, unless the record no longer begins with `header`.

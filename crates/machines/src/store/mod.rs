@@ -45,11 +45,13 @@ pub(crate) fn scripts() -> Vec<&'static signalbox_store::Script<signalbox_store:
             &bytes::RECOUNT,
             &due::CORRECT,
             &due::POSTPONE,
+            &due::DROP,
             &flow::COUNT,
             &inputs::ADVANCE,
             &permits::PERMIT,
             &records::WALK,
             &secrets::RESEAL,
+            &tasks::REPLACE,
         ])
         .collect()
 }

@@ -8,11 +8,12 @@ use super::Shards;
 static APPLY: Script<FabricRole> = Script::new("machines/apply", include_str!("../scripts/apply.lua"));
 static SWITCH: Script<FabricRole> = Script::new("machines/switch", include_str!("../scripts/switch.lua"));
 static RETIRE: Script<FabricRole> = Script::new("machines/retire", include_str!("../scripts/retire.lua"));
+static FORGET: Script<FabricRole> = Script::new("machines/forget", include_str!("../scripts/forget.lua"));
 static APPLIED: Script<FabricRole> = Script::new("machines/applied", include_str!("../scripts/applied.lua"));
 
 /// The scripts of this file.
 #[cfg(test)]
-pub(super) const SCRIPTS: [&Script<FabricRole>; 4] = [&APPLY, &SWITCH, &RETIRE, &APPLIED];
+pub(super) const SCRIPTS: [&Script<FabricRole>; 5] = [&APPLY, &SWITCH, &RETIRE, &FORGET, &APPLIED];
 
 /// The result of [`Versions::start_apply`].
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -100,7 +101,8 @@ impl Versions {
         call.run::<u64>(self.0.redis(0)).await.map(drop)
     }
 
-    /// Makes a version active in a shard unless a later one is. Returns the version that is active then.
+    /// Makes a version active in a shard unless a later one is, or it was deleted. Returns the version that is active then; 0 if
+    /// there is none.
     pub(crate) async fn switch(
         &self,
         shard: usize,
@@ -114,6 +116,7 @@ impl Versions {
             .key(&keys.versions(machine))
             .key(&keys.inputs())
             .key(&keys::bus::bus(self.0.tag(shard)).last_event_id())
+            .key(&keys.retired())
             .arg(version)
             .arg(definition)
             .arg(machine)
@@ -122,30 +125,55 @@ impl Versions {
             .await
     }
 
-    /// Makes no version of a machine active in any shard, and keeps the number of the last one. May be repeated.
-    pub(crate) async fn retire(&self, machine: &str) -> Result<(), Error> {
-        let keys = self.0.keys(0);
-        if let Some(last) = self.current(0, machine).await? {
-            let retired = keys.retired();
-            self.0.redis(0).command("HSET").key(&retired).arg(machine).arg(last).run().await?;
+    /// The number of the last version of a machine, whether it is active, being applied or deleted.
+    pub(crate) async fn last(&self, machine: &str) -> Result<u64, Error> {
+        let retired = self.0.redis(0).command("HGET").key(&self.0.keys(0).retired()).arg(machine);
+        let mut last = retired.query::<Option<u64>>().await?.unwrap_or(0);
+        for under_way in self.applying().await?.into_iter().filter(|one| one.machine == machine) {
+            last = last.max(under_way.version);
         }
-        // The first shard is last: while it has the machine, the number is found.
+        for shard in 0..self.shards() {
+            last = last.max(self.current(shard, machine).await?.unwrap_or(0));
+        }
+        Ok(last)
+    }
+
+    /// Makes no version of a machine active in any shard, and lets none up to `last` become active again. May be repeated.
+    /// Returns false if a later version is active: it is another machine of this name, and stays.
+    pub(crate) async fn retire(&self, machine: &str, last: u64) -> Result<bool, Error> {
+        let mut ended = true;
+        // The first shard is last: while it has the machine, the machine is listed.
         for shard in (0..self.shards()).rev() {
-            let of_shard = self.0.keys(shard);
-            let call = RETIRE.call().key(&of_shard.current(machine)).key(&of_shard.inputs()).arg(machine);
-            call.run::<u64>(self.0.redis(shard)).await?;
+            let keys = self.0.keys(shard);
+            let call = RETIRE.call().key(&keys.current(machine)).key(&keys.inputs()).key(&keys.retired());
+            ended &= call.arg(machine).arg(last).run::<u64>(self.0.redis(shard)).await? == 1;
         }
-        self.0.redis(0).command("ZREM").key(&keys.names()).arg(machine).run().await
+        if ended {
+            self.unlist(machine).await?;
+        }
+        Ok(ended)
+    }
+
+    /// Removes a machine from the list of machines.
+    pub(crate) async fn unlist(&self, machine: &str) -> Result<(), Error> {
+        self.0.redis(0).command("ZREM").key(&self.0.keys(0).names()).arg(machine).run().await
     }
 
     /// Removes all versions of a machine that is not active, and the counts of its labels' bytes.
     pub(crate) async fn remove(&self, machine: &str) -> Result<(), Error> {
         for shard in 0..self.shards() {
-            let (redis, keys) = (self.0.redis(shard), self.0.keys(shard));
-            redis.command("HDEL").key(&keys.recounts()).arg(machine).run().await?;
-            let owners = keys::bus::bus(self.0.tag(shard)).environments();
-            redis.command("HDEL").key(&owners).arg(format!("machine:{machine}")).run().await?;
-            redis.command("DEL").key(&keys.versions(machine)).run().await?;
+            let keys = self.0.keys(shard);
+            FORGET
+                .call()
+                .key(&keys.current(machine))
+                .key(&keys.applying())
+                .key(&keys.versions(machine))
+                .key(&keys.recounts())
+                .key(&keys::bus::bus(self.0.tag(shard)).environments())
+                .arg(machine)
+                .arg(format!("machine:{machine}"))
+                .run::<u64>(self.0.redis(shard))
+                .await?;
         }
         Ok(())
     }

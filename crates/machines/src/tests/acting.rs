@@ -1,6 +1,7 @@
 //! Actions on the route table and the bus, and changes of a label during an action.
 
 use std::{
+    collections::{BTreeMap, BTreeSet},
     sync::{Arc, Mutex},
     time::Duration,
 };
@@ -10,14 +11,17 @@ use serde_json::{Value, json};
 use signalbox_daemon::RootToken;
 use tokio::sync::Notify;
 
-use super::support::{M, Receiver, World};
+use super::support::{M, NOW_MS, PUBLISH_RATE, Receiver, World, machine};
 use crate::{
     Error,
     actions::Outcome,
     record::{Cause, Record, Status},
 };
-use signalbox_access::{Caller, Tokens};
+use signalbox_access::{Author, Caller, Scope, Tokens};
+use signalbox_bus::NewGroup;
+use signalbox_bus_testkit::event;
 use signalbox_lease::Lease;
+use signalbox_machine::attempt;
 use signalbox_route_table::{Hostname, InstanceId, Spec, State};
 use signalbox_routing::Metrics;
 use signalbox_routing::Reconciler;
@@ -155,12 +159,52 @@ async fn an_action_publishes_its_event_once() {
     let events = world.events("orders").await;
     let [event] = &*events else { panic!("{events:?}") };
     assert_eq!((&*event.url, event.data.as_ref().unwrap().get()), ("https://shop.test/a", "{\"n\":7}"));
-    assert_eq!(event.environment, "machine:m");
+    assert_eq!(event.environment, "machine.m");
     // Of another visit, or label, it is another event.
     world.create("b", json!({"n": 1})).await;
     world.send_update("b", json!({"go": true})).await;
     world.until("b", |record| &*record.state == "acted").await;
     assert_eq!(world.events("orders").await.len(), 2);
+}
+
+/// The topic of this number.
+fn topic(number: u8) -> String {
+    format!("topic_{}{}", char::from(b'a' + number / 26), char::from(b'a' + number % 26))
+}
+
+#[tokio::test]
+async fn events_of_an_action_count_for_the_token_that_applied_its_machine() {
+    let world = World::bare().await;
+    let yaml = action("publish: {topic: orders, url: \"https://shop.test/<label>\"}");
+    let team = Author::of(&Caller::named("team".to_owned(), vec![Scope::Publish], None));
+    world.machines.applier.apply(&machine(&yaml), 0, &team, &BTreeMap::new()).await.unwrap();
+    let record = world.about_to_act("a", json!({})).await;
+    let failed = async || match world.perform("a", &record).await {
+        Outcome::Failed { why, kind } => (why, kind),
+        done => panic!("{done:?}"),
+    };
+
+    // Its topics are the token's. More of them may become free, so the failure is retried.
+    let bus = &world.bus.handle;
+    let most = signalbox_bus::Options::default().topics_per_client;
+    let names = (0..u8::MAX).flat_map(|one| (0..u8::MAX).map(move |two| topic(one % 99) + &topic(two % 99)));
+    let names: BTreeSet<String> = names.take(4 * most).collect();
+    let of_topic = |name: &String| (name.clone(), event("https://shop.test/1"));
+    let events = names.iter().take(most).map(of_topic).collect();
+    let group = NewGroup { object: "o".to_owned(), state: None, events, idempotency_key: None };
+    bus.publish_group("@team", group).await.unwrap();
+    let (why, kind) = failed().await;
+    assert!(why.contains("topics_per_client") && kind == attempt::Outcome::Silence, "{why} {kind:?}");
+    bus.delete_topic(names.first().unwrap(), None).await.unwrap();
+    assert_eq!(world.perform("a", &record).await, Outcome::Done(None));
+    assert_eq!(bus.registry().topics["orders"].as_deref(), Some("@team"));
+    assert_eq!(world.events("orders").await[0].environment, "machine.m");
+
+    // So is its rate.
+    world.machines.actions.publish_rates.take("@team", PUBLISH_RATE as usize, NOW_MS).unwrap();
+    let (why, kind) = failed().await;
+    assert!(why.contains("limits.token_events_per_second"), "{why}");
+    assert!(matches!(kind, attempt::Outcome::Status { code: 429, retry_after: Some(_) }), "{kind:?}");
 }
 
 #[tokio::test]

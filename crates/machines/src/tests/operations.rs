@@ -560,6 +560,81 @@ async fn a_repeated_page_of_a_task_ends_although_another_release_began_it() {
     assert!(world.label("a").await.suspended);
 }
 
+/// The pacemaker that applied the version was paused, and another one has completed the change since.
+#[tokio::test]
+async fn a_pacemaker_that_was_paused_does_not_bring_a_deleted_machine_back() {
+    let world = World::on_shards(2).await;
+    world.apply(GATES, 0).await;
+    let (paused, text) = (world.another(), GATES.replace("asked", "questioned"));
+    let map = BTreeMap::from([("asked".to_owned(), "questioned".to_owned())]);
+    let author = Author::operator();
+    let begun = paused.definitions.begin(&machine(&text), 1, "mark", (world.now_ms(), &author), &map).await;
+    begun.unwrap();
+    let version = paused.versions.version(0, M, 2).await.unwrap().unwrap();
+    world.machines.applier.finish_all().await.unwrap();
+    world.machines.tasks.delete_machine(M, ("ada", "@ada"), None).await.unwrap();
+    world.work_off().await;
+    for shard in 0..2 {
+        assert_eq!(paused.versions.switch(shard, M, (2, &version, false)).await.unwrap(), 0);
+        assert_eq!(paused.versions.version(shard, M, 2).await.unwrap(), None);
+    }
+    assert!(matches!(world.another().definitions.current(M).await, Err(Error::NoSuchMachine)));
+    assert!(world.machines.definitions.names().await.unwrap().is_empty());
+    // A machine of this name can be applied again.
+    assert_eq!(world.apply(GATES, 0).await, 3);
+    world.create("a", json!({})).await;
+}
+
+/// The pacemaker that deleted the machine was paused in the middle of a page.
+#[tokio::test]
+async fn a_deletion_that_another_pacemaker_has_completed_leaves_a_later_machine_of_the_name() {
+    let world = World::new(GATES).await;
+    world.create("a", json!({})).await;
+    let task = world.machines.tasks.delete_machine(M, ("ada", "@ada"), None).await.unwrap();
+    let stored = world.machines.tasks.tasks.get(M, &task.id).await.unwrap().unwrap();
+    world.work_off().await;
+    assert_eq!(world.apply(GATES, 0).await, 2);
+    world.create("b", json!({})).await;
+    // It writes the progress of its page, and goes on.
+    let paused = world.another();
+    let runner = &paused.tasks;
+    runner.tasks.put(M, &task.id, &stored).await.unwrap();
+    assert_eq!(runner.restore().await.unwrap(), 1);
+    world.work_off().await;
+    assert_eq!(runner.get(M, &task.id).await.unwrap().state, TaskState::Done);
+    assert_eq!(world.machines.definitions.current(M).await.unwrap().number, 2);
+    assert_eq!(&*world.label("b").await.state, "asked");
+}
+
+#[tokio::test]
+async fn an_entry_is_removed_only_for_the_version_that_does_not_need_it() {
+    let world = World::new(GATES).await;
+    let due = &world.machines.due;
+    let entry = "w m asked 18:30 UTC";
+    due.ensure(0, entry, 7).await.unwrap();
+    for outdated in [None, Some(2)] {
+        due.drop_entry(0, entry, (M, outdated)).await.unwrap();
+        assert_eq!(due.next(0).await.unwrap(), Some(7), "{outdated:?}");
+    }
+    due.drop_entry(0, entry, (M, Some(1))).await.unwrap();
+    assert_eq!(due.next(0).await.unwrap(), None);
+}
+
+/// Stored versions are read for the names of their states only.
+#[tokio::test]
+async fn a_version_is_stored_with_the_names_of_its_states() {
+    let world = World::new(GATES).await;
+    let (fabric, versions) = (world.servers.fabric(), "machine:m:versions");
+    let stored: String = fabric.command("HGET").arg((versions, 1)).query().await.unwrap();
+    let known = world.machines.definitions.all_states(M).await.unwrap();
+    let mut without: Value = serde_json::from_str(&stored).unwrap();
+    assert_eq!(without["states"].as_array().unwrap().len(), known.names.len());
+    // An earlier release stored it.
+    without.as_object_mut().unwrap().remove("states");
+    fabric.command("HSET").arg((versions, 1, without.to_string())).run().await.unwrap();
+    assert_eq!(world.machines.definitions.all_states(M).await.unwrap(), known);
+}
+
 #[tokio::test]
 async fn deleting_a_machine_deletes_labels_in_states_of_a_version_that_cannot_be_read() {
     let world = World::new(GATES).await;

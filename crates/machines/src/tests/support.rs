@@ -31,7 +31,7 @@ use crate::{
     record::Record,
     store::{DueSet, Records, Shards, StoredSecrets, Versions},
 };
-use signalbox_access::Author;
+use signalbox_access::{Author, Rates};
 use signalbox_bus::{self as bus, NewEvent};
 use signalbox_bus_testkit::{Pacemaker, Time, event, with_fixed_clock};
 use signalbox_egress::Budget;
@@ -243,6 +243,12 @@ pub(super) fn machine(yaml: &str) -> Arc<signalbox_machine::Machine> {
     Arc::clone(&file.machines[0])
 }
 
+/// The time of the wall clock, unix milliseconds.
+pub(super) const NOW_MS: u64 = 1_760_000_000_000;
+
+/// The events that a client may publish per second.
+pub(super) const PUBLISH_RATE: u32 = 20;
+
 /// The key that encrypts secrets.
 fn keys() -> signalbox_seal::Keys {
     signalbox_seal::Keys::parse(&"0f".repeat(32)).unwrap()
@@ -267,12 +273,13 @@ fn pacemaker(
         allow_networks: vec!["127.0.0.0/8".parse().unwrap()],
         ..bus::Options::default()
     };
-    let now = || SystemTime::UNIX_EPOCH + Duration::from_secs(1_760_000_000);
+    let now: fn() -> SystemTime = || SystemTime::UNIX_EPOCH + Duration::from_millis(NOW_MS);
     let client = signalbox_egress::Client::new(
         &options.egress(signalbox_egress::OwnAddresses::default(), budget),
         now,
     )
     .unwrap();
+    let publish_rates = Arc::new(Rates::new(PUBLISH_RATE));
     let dependencies = Dependencies {
         fabric: servers.fabric(),
         shards,
@@ -282,6 +289,8 @@ fn pacemaker(
         routes: routes.clone(),
         keys: keys(),
         audit: AuditLog::new(NoAudit),
+        publish_rates: Arc::clone(&publish_rates),
+        wall_clock: now,
     };
     let fuses = Arc::new(Fuses::default());
     // A process that dies does nothing more in the background.
@@ -303,6 +312,8 @@ fn pacemaker(
         routes: routes.clone(),
         secrets,
         audit: AuditLog::new(NoAudit),
+        publish_rates,
+        wall_clock: now,
     });
     Machines {
         service: Service::with_hooks(dependencies, options, hooks),

@@ -42,6 +42,9 @@ impl Registry {
         expected: Option<u64>,
     ) -> Result<Option<ResourceChange>, Error> {
         check_names(caller, std::slice::from_ref(name))?;
+        if value.is_some() {
+            self.count_name(caller, name).await?;
+        }
         let mut attempts = Attempts::new();
         let (changed, revision, table) = loop {
             match self.store.desire_resource(name, value, expected).await? {
@@ -64,6 +67,15 @@ impl Registry {
             tracing::info!(resource = R::NAME, %name, removed, serial, "resource changed");
         }
         Ok(Some(ResourceChange { changed, serial, epoch }))
+    }
+
+    /// Counts a new name for the caller's token. It remains after the resource, as a host and in statistics.
+    async fn count_name(&self, caller: &Caller, name: &Hostname) -> Result<(), Error> {
+        match self.limits_per_token.names {
+            0 => Ok(()),
+            _ if caller.is_root() => Ok(()),
+            names => self.store.count_name(name, &caller.bus_client(), names).await,
+        }
     }
 
     async fn project_resource<R: Resource>(

@@ -1,6 +1,6 @@
 //! Desired state of instances and hosts, in the fabric.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 
 use signalbox_store::{FabricRole, FabricSpace, Key, Script, ToRedisArgs, Value, keys::fabric as key};
 
@@ -9,6 +9,8 @@ use crate::Error;
 use signalbox_route_table::{Address, Desired, Hostname, InstanceId, Record};
 
 static DESIRE: Script<FabricRole> = Script::new("routing/desire", include_str!("../scripts/desire.lua"));
+static COUNT_NAME: Script<FabricRole> =
+    Script::new("routing/count_name", include_str!("../scripts/count_name.lua"));
 static PULSE: Script<FabricRole> = Script::new("routing/pulse", include_str!("../scripts/pulse.lua"));
 static SETTLE: Script<FabricRole> = Script::new("routing/settle", include_str!("../scripts/settle.lua"));
 static REPORT: Script<FabricRole> = Script::new("routing/report", include_str!("../scripts/report.lua"));
@@ -110,6 +112,11 @@ pub(crate) struct Pulse {
     pub(crate) is_outstanding: bool,
 }
 
+fn too_many_names(reply: &Reply, names: u64) -> Error {
+    let seconds = reply.at(1).map_or(1, |seconds: i64| u32::try_from(seconds.max(1)).unwrap_or(1));
+    Error::TokenNames { names, seconds }
+}
+
 fn newest(lineage: &str) -> Option<&str> {
     lineage.split(' ').next().filter(|token| !token.is_empty())
 }
@@ -201,13 +208,34 @@ impl Store {
         let reply = self.in_fabric("desire", call).await?;
         match (reply.word()?.as_str(), desire.registrant) {
             ("limited", Some(registrant)) => Err(Error::TokenFull { instances: registrant.max_instances }),
-            ("names", Some(registrant)) => {
-                let seconds =
-                    reply.at(1).map_or(1, |seconds: i64| u32::try_from(seconds.max(1)).unwrap_or(1));
-                Err(Error::TokenNames { names: registrant.max_names, seconds })
-            }
+            ("names", Some(registrant)) => Err(too_many_names(&reply, registrant.max_names)),
             _ => self.outcome(&reply),
         }
+    }
+
+    /// Counts a name for which the token sets a policy or certificate, if it is new. The token may register at most `max_names` new
+    /// ones within a day.
+    pub(crate) async fn count_name(&self, name: &Hostname, token: &str, max_names: u64) -> Result<(), Error> {
+        let call = COUNT_NAME
+            .call()
+            .key(&key::routes_hosts())
+            .key(&key::routes_policies())
+            .key(&key::routes_certificates())
+            .key(&key::routes_table())
+            .key(&key::routes_registrants_names(token))
+            .arg(name.as_str())
+            .arg(max_names);
+        let reply = self.in_fabric("count_name", call).await?;
+        if reply.word()? == "names" { Err(too_many_names(&reply, max_names)) } else { Ok(()) }
+    }
+
+    /// The token that registered most of these instances, for what is shared between tokens; `None` if none of them is known.
+    pub async fn registrant_of(&self, ids: &[String]) -> Result<Option<String>, Error> {
+        let mut counts: BTreeMap<String, usize> = BTreeMap::new();
+        for token in self.members(&key::routes_registrants(), ids).await?.into_iter().flatten() {
+            *counts.entry(token).or_default() += 1;
+        }
+        Ok(counts.into_iter().max_by_key(|(_, count)| *count).map(|(token, _)| token))
     }
 
     /// Forgets a host name without desired instances, its policy and its promotion.

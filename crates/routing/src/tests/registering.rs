@@ -1,11 +1,14 @@
 //! From a request to the table, and what is left when the way is cut off.
 
+use serde_json::json;
+
 use super::*;
 use crate::{
     ChangeKind, Error, Limits,
     store::{Desire, DesireOutcome},
 };
 use signalbox_access::{Caller, HostPattern, Scope};
+use signalbox_route_table::{Pause, Policy};
 
 /// Commits to the fabric as a request does, and stops there as if the process had died.
 async fn commit(rig: &Rig, id: &str, spec: Spec) -> u64 {
@@ -347,6 +350,43 @@ async fn a_token_registers_a_limited_number_of_new_names_and_existing_ones_witho
     assert!(
         rig.registry.put(&Caller::root(), &instance_id("r"), spec(9004, &["c.example"], "4")).await.is_ok()
     );
+    rig.check_catalog().await;
+}
+
+#[tokio::test]
+async fn a_host_with_only_a_policy_is_a_new_name_of_its_token() {
+    let rig = Rig::new().await;
+    rig.put("theirs", spec(9001, &["known.example"], "known")).await;
+    let registry = rig.registry.clone().with_limits_per_token(Limits { instances: 0, names: 2 });
+    let tenant = Caller::named("tenant".to_owned(), vec![Scope::Routes], None);
+    let policy = |hold_ms: u32| serde_json::from_value::<Policy>(json!({"hold_ms": hold_ms})).unwrap();
+    let set = async |name: &str, hold_ms: u32| {
+        registry.set_policy(&tenant, &host(name), &policy(hold_ms), None).await.map(drop)
+    };
+    for (name, number) in [("a.example", 1), ("known.example", 1), ("a.example", 2), ("b.example", 1)] {
+        set(name, number).await.unwrap();
+    }
+    let is_limit = |refused: &Result<(), Error>| matches!(refused, Err(Error::TokenNames { names: 2, seconds }) if *seconds > 86_000);
+    let pause = async |name: &str| {
+        let pause = serde_json::from_value::<Pause>(json!({"wait_ms": 1})).unwrap();
+        registry.set_pause(&tenant, &host(name), Some(pause)).await.map(drop)
+    };
+    let paths = async |name: &str| registry.set_paths(&tenant, &host(name), None).await.map(drop);
+    for refused in [set("c.example", 1).await, pause("c.example").await] {
+        assert!(is_limit(&refused), "{refused:?}");
+    }
+    assert!(rig.store.policy(&host("c.example")).await.unwrap().is_none());
+    // Its instances need no new name, and a host without a policy needs none for the removal.
+    let put = async |port: u16, name: &str| {
+        registry.put(&tenant, &instance_id("i"), spec(port, &[name], "known")).await.map(drop)
+    };
+    put(9002, "b.example").await.unwrap();
+    assert!(is_limit(&put(9003, "d.example").await));
+    registry.remove_policy(&tenant, &host("a.example")).await.unwrap();
+    registry.remove_policy(&tenant, &host("c.example")).await.unwrap();
+    set("a.example", 1).await.unwrap();
+    paths("a.example").await.unwrap();
+    assert!(registry.set_policy(&Caller::root(), &host("e.example"), &policy(1), None).await.is_ok());
     rig.check_catalog().await;
 }
 

@@ -49,9 +49,11 @@ keys! {
     acme_fence() = "acme:fence", "string", "no expiry";
     /// HASH: URL of an ACME directory → credentials of the account there, encrypted.
     acme_accounts() = "acme:accounts", "hash", "no expiry";
-    /// INTEGER: orders in the current hour, which begins with the first of them. `purpose` is `orders` or
-    /// `asked`.
-    acme_budget(purpose: &str) = "acme:budget:{purpose}", "string", "an hour";
+    /// INTEGER: calls of the check URL in the current hour, which begins with the first of them.
+    acme_checks() = "acme:checks", "string", "an hour";
+    /// HASH of the orders in the current hour, which begins with the first of them: `total`; `=` and an owner → its orders; `~` and
+    /// an owner → how often its names had to wait.
+    acme_orders() = "acme:orders", "hash", "an hour";
     /// INTEGER that rises with every change of the desired state.
     routes_revision() = "routes:revision", "string", "no expiry";
     /// ZSET of changes that may not be on the routes primary yet, by revision: instance IDs, and host names after an `@`.

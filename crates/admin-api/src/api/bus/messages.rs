@@ -106,6 +106,9 @@ fn read(text: &str, limits: Limits, now_ms: u64) -> Result<NewMessage, Flaw> {
         return Err(Flaw::new(CODE, format!("`payload` is larger than {} bytes", limits.data_bytes)));
     }
     let payload = submitted.payload.map(ToOwned::to_owned);
+    if let Some(flaw) = intake::reserved_environment(&environment) {
+        return Err(Flaw::new(CODE, flaw.detail));
+    }
     Ok(NewMessage { environment, kind, name, payload, idempotency_key: None, delay })
 }
 
@@ -247,6 +250,7 @@ mod tests {
         for (text, word) in [
             (r#"{"type":"t","name":"n"}"#, "environment"),
             (r#"{"environment":5,"type":"t","name":"n"}"#, "environment"),
+            (r#"{"environment":"machine.m","type":"t","name":"n"}"#, "environment"),
             (r#"{"environment":"a:b","type":"t","name":"n"}"#, "environment"),
             (r#"{"environment":"a","type":"t|u","name":"n"}"#, "type"),
             (r#"{"environment":"a","type":"t","name":""}"#, "name"),

@@ -270,6 +270,9 @@ impl Parameter for TopicName {
 /// token confined to environments publishes in no other.
 pub(super) fn addressed(event: NewEvent, caller: &Caller) -> Result<NewEvent, Problem> {
     let environment = event.environment.unwrap_or_else(|| caller.name.replace(':', "."));
+    if let Some(flaw) = intake::reserved_environment(&environment) {
+        return Err(flaw.into());
+    }
     caller.check_environment(&environment)?;
     Ok(NewEvent { environment: Some(environment), ..event })
 }

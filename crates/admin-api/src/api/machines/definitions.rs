@@ -123,7 +123,17 @@ async fn apply(
     Json(asked): Json<Apply>,
 ) -> Result<Answer<Applied>, Problem> {
     let StoredPlan { base, source } = app.machines.definitions.kept_plan(&name, &asked.plan).await?;
-    let machine = parse_stored(&name, source).await?;
+    let slot = app.limits.computations.take(&caller)?;
+    // In a task of its own: if the client goes away, the place is taken until the computation has ended. The change itself computes
+    // for one client at a time.
+    let parsed = tokio::spawn({
+        let name = name.clone();
+        async move {
+            let _slot = slot;
+            parse_stored(&name, source).await
+        }
+    });
+    let machine = parsed.await.unwrap_or_else(|panicked| std::panic::resume_unwind(panicked.into_panic()))?;
     allowed(&caller, &machine)?;
     notes.before(json!({"version": base}));
     let applied = app.machines.applier.apply(&machine, base, &Author::of(&caller), &asked.map).await?;

@@ -1,0 +1,18 @@
+-- Removes all versions of a machine that was deleted, unless another machine of its name has one.
+-- KEYS[1]: string, the active version
+-- KEYS[2]: hash, machine -> a change of definition that is in progress
+-- KEYS[3]: hash, version -> JSON of the definition
+-- KEYS[4]: hash, machine -> when the bytes of its labels were counted, and how far
+-- KEYS[5]: hash, owner -> the bytes that it uses
+-- ARGV[1]: string, machine
+-- ARGV[2]: string, the owner that is the machine
+-- Returns 1, or 0 if nothing was removed.
+-- Caller: Versions::remove
+local current, applying, versions, recounts, owners = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
+local machine, owner = ARGV[1], ARGV[2]
+
+if redis.call('EXISTS', current) == 1 or redis.call('HEXISTS', applying, machine) == 1 then return 0 end
+redis.call('HDEL', recounts, machine)
+redis.call('HDEL', owners, owner)
+redis.call('DEL', versions)
+return 1
