@@ -186,6 +186,15 @@ async fn every_kind_of_change_is_recorded_with_what_was_there_before() {
         let answer = system.api("DELETE", removed, None).await;
         assert!((200..300).contains(&answer.status), "{removed}: {}", answer.text());
     }
+    // Many at once: what each replaces.
+    for version in ["7", "8"] {
+        let mut items = [instance(version), instance("9")];
+        items[0]["id"] = json!("i-1");
+        items[1]["id"] = json!("i-2");
+        items[1]["address"] = json!("127.0.0.1:9");
+        let answer = system.api("PUT", "/instances", Some(json!(items))).await;
+        assert_eq!(answer.status, 200, "{}", answer.text());
+    }
     let all = records(system, "kind=change&limit=200").await;
     let before = |method: &str, target: &str| {
         let of = all.iter().filter(|record| record["method"] == method && record["target"] == target);
@@ -205,6 +214,11 @@ async fn every_kind_of_change_is_recorded_with_what_was_there_before() {
         let removed = if target == "/hosts/app.test" { "/hosts/app.test/policy" } else { target };
         assert_eq!(before("DELETE", removed)[0].pointer(member), Some(&new), "{removed}");
     }
+    let many = before("PUT", "/instances");
+    assert_eq!((many.len(), &many[1], &many[0]["left_off"]), (2, &Value::Null, &json!(0)), "{all:?}");
+    let replaced: Vec<_> = many[0]["instances"].as_array().unwrap().iter().collect();
+    assert_eq!(replaced.len(), 1, "the other one did not change: {replaced:?}");
+    assert_eq!((&replaced[0]["id"], &replaced[0]["version_type_id"]), (&json!("i-1"), &json!("7")));
     assert!(!Value::from(all).to_string().contains("secret-of-the-callback"));
     bus.system.stop().await;
 }

@@ -36,6 +36,8 @@ const MAX_BULK: usize = 1000;
 const DEFAULT_DEADLINE_SECONDS: u32 = 30;
 const MAX_DEADLINE_SECONDS: u32 = 86_400;
 const MAX_FAULT_MESSAGE: usize = 1000;
+/// Bytes of instances before a bulk registration that the audit log keeps, as JSON.
+const MAX_BEFORE: usize = 16 * 1024;
 
 pub(super) fn routes() -> OpenApiRouter<App> {
     OpenApiRouter::new()
@@ -173,6 +175,7 @@ pub(super) struct ItemResult {
 async fn put_many(
     caller: Confined<ManageRoutes, Hosts>,
     AppState(app): AppState<App>,
+    notes: Notes,
     Query(query): Query<WaitQuery>,
     Json(items): Json<Vec<Box<RawValue>>>,
 ) -> Result<Response, Problem> {
@@ -183,10 +186,12 @@ async fn put_many(
     }
     let mut results = Vec::with_capacity(items.len());
     let (mut serial, mut epoch) = (0, String::new());
+    let mut before = Before::default();
     for item in items {
         results.push(match put_item(&app, &caller, &item).await {
             Ok(change) => {
                 (serial, epoch) = (change.serial, change.epoch.clone());
+                before.add(&change);
                 let status = if change.kind == ChangeKind::Registered { 201 } else { 200 };
                 ItemResult { status, instance: changed(change), error: None }
             }
@@ -195,10 +200,37 @@ async fn put_many(
             }
         });
     }
+    before.note(&notes);
     if !epoch.is_empty() {
         wait(&app, &epoch, serial, patience).await?;
     }
     Ok(Answer(BulkResult { results, serial }).into_response())
+}
+
+/// The instances that a bulk registration changes, before it, for the audit log: as many as fit.
+#[derive(Default)]
+struct Before {
+    instances: Vec<serde_json::Value>,
+    bytes: usize,
+    left_off: usize,
+}
+
+impl Before {
+    fn add(&mut self, change: &RouteChange) {
+        let Some(record) = change.before.clone().filter(|_| change.kind != ChangeKind::Unchanged) else {
+            return;
+        };
+        let instance = json!(super::view::instance(&change.subject, record, None, None));
+        self.bytes += instance.to_string().len();
+        if self.bytes <= MAX_BEFORE { self.instances.push(instance) } else { self.left_off += 1 }
+    }
+
+    fn note(self, notes: &Notes) {
+        let Self { instances, left_off, .. } = self;
+        if !instances.is_empty() || left_off > 0 {
+            notes.before(json!({"instances": instances, "left_off": left_off}));
+        }
+    }
 }
 
 async fn put_item(app: &App, caller: &Caller, item: &RawValue) -> Result<RouteChange, Problem> {
