@@ -15,6 +15,7 @@ use utoipa_axum::{router::OpenApiRouter, routes};
 
 use super::{
     changes::{WaitQuery, deadline},
+    hosts::instances_of,
     wait::{Removed, SerialHeader, wait},
 };
 use crate::http::{
@@ -28,7 +29,7 @@ use crate::http::{
 use signalbox_access::Caller;
 use signalbox_api::routes::{RuledHost, Switch, SwitchedHost};
 use signalbox_route_table::{Hostname, Label, PathRule, Pause, Policy};
-use signalbox_routing::{Error, ResourceChange};
+use signalbox_routing::{Error, ResourceChange, Stored};
 
 pub(super) fn routes() -> OpenApiRouter<App> {
     OpenApiRouter::new()
@@ -208,7 +209,12 @@ async fn resume(
 
 /// Notes the policy before a change for the audit log. A caller without access to the host learns nothing. A policy that cannot
 /// be read can be replaced or removed, and the log has no earlier value then.
-async fn note_before(app: &App, notes: &Notes, caller: &Caller, hostname: &Hostname) -> Result<(), Problem> {
+pub(super) async fn note_before(
+    app: &App,
+    notes: &Notes,
+    caller: &Caller,
+    hostname: &Hostname,
+) -> Result<(), Problem> {
     if !caller.may_touch(hostname) {
         return Ok(());
     }
@@ -239,6 +245,7 @@ impl Body for Switch {}
 async fn switch(
     caller: Confined<ManageRoutes, Hosts>,
     AppState(app): AppState<App>,
+    notes: Notes,
     Path(hostname): Path<Hostname>,
     Query(query): Query<WaitQuery>,
     Json(body): Json<Switch>,
@@ -246,6 +253,13 @@ async fn switch(
     let patience = query.patience(&app, &caller)?;
     let version_type = Label::parse(&body.version_type_id, "version_type_id")?;
     let seconds = deadline(body.deadline_seconds)?;
+    note_before(&app, &notes, &caller, &hostname).await?;
+    for Stored { id, record, .. } in instances_of(&app, &caller, &hostname).await? {
+        let version_type = record.desired.spec.version_type_id.as_str();
+        let before =
+            json!({"id": id.as_str(), "version_type_id": version_type, "state": record.desired.state});
+        notes.instance(Some(before), None);
+    }
     let switched = app.registry.switch_version(&caller, &hostname, &version_type, seconds).await?;
     let serial = wait(&app, &switched.epoch, switched.serial, patience).await?;
     Ok((serial, Answer(switched)).into_response())
