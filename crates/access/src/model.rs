@@ -153,6 +153,15 @@ impl Caller {
         }
     }
 
+    /// Who shares limits of requests, streams and waits with the caller: the holders of its token, and of a token that an
+    /// authenticating proxy uses for several persons, each person.
+    pub fn limited_as(&self) -> Cow<'_, str> {
+        match &self.person {
+            Some(person) => Cow::Owned(format!("{} {person}", self.bus_client())),
+            None => self.bus_client(),
+        }
+    }
+
     /// Whether the caller has at least one of `scopes`; root has all.
     pub fn has_any(&self, scopes: &[Scope]) -> bool {
         self.root || scopes.iter().any(|scope| self.grant.scopes.contains(scope))

@@ -171,8 +171,10 @@ pub(super) async fn by<T, E: Display>(
     what: &str,
     read: impl Future<Output = Result<T, E>>,
 ) -> Result<T, String> {
+    let is_late = deadline <= Instant::now();
     match timeout_at(deadline, read).await {
         Ok(result) => result.map_err(|error| error.to_string()),
+        Err(_) if is_late => Err(format!("no time was left to read {what}")),
         Err(_) => Err(format!("{what} does not respond")),
     }
 }

@@ -314,6 +314,8 @@ async fn secrets_of_policies_and_callbacks_are_hidden_from_readers() {
     make(&system, "PUT", "/hosts/b.test?wait=20s", policy).await;
     let callback = format!("http://127.0.0.1:9/hooks/{SECRET}?key={SECRET}");
     make(&system, "POST", "/subscription", json!({"topics": ["orders"], "callback": callback})).await;
+    let backend = json!({"prefix": "work:", "callback": callback});
+    make(&system, "PUT", "/backends/search", backend).await;
     let reader = system.token("reader", &["read"]).await;
     let manager = system.token("manager", &["routes"]).await;
     for target in ["/hosts", "/hosts/b.test", "/routes/dump", "/routes/dump?format=text"] {
@@ -324,9 +326,14 @@ async fn secrets_of_policies_and_callbacks_are_hidden_from_readers() {
         assert!(!answer.text().contains(SECRET), "{target}: {}", answer.text());
         assert!(answer.text().contains("X-Key"), "only the value is hidden: {target}: {}", answer.text());
     }
-    for target in
-        ["/dashboard/host?name=b.test", "/dashboard/events?name=root", "/subscriptions", "/subscribers"]
-    {
+    for target in [
+        "/dashboard/host?name=b.test",
+        "/dashboard/events?name=root",
+        "/subscriptions",
+        "/subscribers",
+        "/backends",
+        "/backends/search",
+    ] {
         let answer = ask(&system, &reader, "GET", target, None).await;
         assert_eq!(answer.status, 200, "{target}: {}", answer.text());
         assert!(!answer.text().contains(SECRET), "{target}: {}", answer.text());

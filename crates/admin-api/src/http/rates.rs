@@ -48,7 +48,7 @@ impl Rates {
             return Ok(());
         }
         let full = Bucket { left: i64::from(self.per_second) * 1000, at_ms: now_ms };
-        let client = caller.bus_client();
+        let client = caller.limited_as();
         let mut buckets = self.buckets.lock();
         if buckets.len() >= MAX_BUCKETS && !buckets.contains_key(&*client) {
             buckets.retain(|_, bucket| self.filled(*bucket, now_ms).left < full.left);
@@ -107,6 +107,7 @@ mod tests {
         assert!(rates.take(&token("two"), 1, 5_000).is_ok());
         assert!(rates.take(&Caller::root(), 1_000, 5_000).is_ok());
         assert!(rates.take(&token("one"), 1, 5_100).is_ok() && rates.take(&token("one"), 1, 5_100).is_err());
+        assert!(rates.take(&token("one").for_person("ann".to_owned()), 1, 5_000).is_ok(), "another person");
         // A clock that was set back neither fills nor blocks a bucket.
         assert!(rates.take(&token("one"), 1, 1_000).is_err() && rates.take(&token("one"), 1, 5_200).is_ok());
     }
