@@ -1,17 +1,17 @@
 //! `signalbox deploy`: replaces the instances of a host with those of a new version, or changes nothing.
 //!
 //! ```text
-//!  register the targets on standby ─▶ every one healthy? ─ yes ─▶ switch the host, acknowledged by every router
+//!  register the targets on standby ─▶ every one healthy? ─ yes ─▶ promote their version, acknowledged by every router
 //!                                            └─ no, or Ctrl-C ─▶ remove them again
 //! ```
 //!
-//! The pacemaker checks the targets and switches the host. So repeating the command completes a deploy that was interrupted.
+//! The pacemaker checks the targets and promotes their version. So repeating the command completes a deploy that was interrupted.
 
 use std::{net::SocketAddr, time::Duration};
 
 use signalbox_client::{
     Client,
-    routes::{Filter, Health, Instance, NewInstance, State, SwitchedHost},
+    routes::{Filter, Health, Instance, NewInstance, State},
 };
 use tokio::{
     signal,
@@ -20,6 +20,7 @@ use tokio::{
 
 use crate::{
     exit::Failure,
+    hosts::Replaced,
     remote::{Remote, duration},
     terminal::{self, Progress, out},
 };
@@ -48,10 +49,9 @@ pub(crate) struct Args {
     /// Fail if the new instances are not healthy after this time
     #[arg(long, value_name = "DURATION", value_parser = duration, default_value = "60s")]
     timeout: Duration,
-    /// Let the old instances finish their requests for this time, then remove them
-    #[arg(long, value_name = "DURATION", value_parser = duration, default_value = "30s")]
-    drain: Duration,
-    /// Fail if a router has not acknowledged the switch after this time (at most 60s)
+    #[command(flatten)]
+    replaced: Replaced,
+    /// Fail if a router has not acknowledged the promotion after this time (at most 60s)
     #[arg(long, value_name = "DURATION", value_parser = duration, default_value = "10s")]
     wait: Duration,
     #[command(flatten)]
@@ -81,15 +81,20 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
         remove(&client, &added).await;
         return Err(failure);
     }
-    progress.say("switching");
-    let switched = client.routes().switch(&args.host, &version, Some(args.drain), Some(args.wait)).await;
+    progress.say("promoting");
+    let promoted =
+        client.routes().promote(&args.host, &args.replaced.promote(&version), Some(args.wait)).await;
     drop(progress);
-    // A conflict changed nothing. After any other failure the switch may have happened, and the deploy can be repeated.
-    if switched.as_ref().is_err_and(|error| error.status() == Some(409)) {
+    // A conflict changed nothing. After any other failure it may have been promoted, and the deploy can be repeated.
+    if promoted.as_ref().is_err_and(|error| error.status() == Some(409)) {
         remove(&client, &added).await;
     }
-    let switched = switched?;
-    args.remote.show(&switched, |switched| report(switched, &ids, args.drain))
+    let promoted = promoted?;
+    args.remote.show(&promoted, |promoted| {
+        let (host, ids, serial) = (&promoted.hostname, ids.join(", "), promoted.serial);
+        out!("{host} is served by version {version}: {ids} (serial {serial})");
+        args.replaced.report(promoted);
+    })
 }
 
 /// Removes the instances that this deploy added. One that cannot be removed is reported; it receives no requests.
@@ -186,23 +191,6 @@ async fn prepare(
         }
         progress.say(&format!("{} of {} targets are healthy", wanted.len() - waiting.len(), wanted.len()));
         sleep(POLL).await;
-    }
-}
-
-fn report(switched: &SwitchedHost, ids: &[&str], drain: Duration) {
-    out!(
-        "{} is served by version {}: {} (serial {})",
-        switched.hostname,
-        switched.version_type_id,
-        ids.join(", "),
-        switched.serial
-    );
-    if !switched.drained.is_empty() {
-        out!(
-            "  {} finish their requests and are removed after {} s",
-            switched.drained.join(", "),
-            drain.as_secs()
-        );
     }
 }
 

@@ -4,7 +4,11 @@ use std::{path::PathBuf, time::Duration};
 
 use clap::Subcommand;
 use serde_json::{Value, json};
-use signalbox_client::{Client, routes::Host, segment};
+use signalbox_client::{
+    Client,
+    routes::{Host, Promote, PromotedHost, UndoPromotion},
+    segment,
+};
 use signalbox_machine::definition::Path;
 
 use crate::{
@@ -14,7 +18,7 @@ use crate::{
     listing::{Cell, Listing, cells},
     remote::{Remote, duration},
     routes::Until,
-    terminal::{self, out},
+    terminal::out,
 };
 
 /// The revision of a policy that does not exist.
@@ -38,6 +42,8 @@ pub(crate) enum Command {
         /// File with the policy; - is standard input
         #[arg(long, value_name = "FILE")]
         file: PathBuf,
+        #[command(flatten)]
+        force: Force,
     },
     /// Change fields of the policy of a host; the other fields stay
     Set {
@@ -49,6 +55,8 @@ pub(crate) enum Command {
         /// Remove this field, such as limits.requests; can be repeated
         #[arg(long, value_name = "FIELD", value_parser = path)]
         remove: Vec<Path>,
+        #[command(flatten)]
+        force: Force,
     },
     /// Remove the policy of a host
     ResetPolicy(Change),
@@ -59,17 +67,20 @@ pub(crate) enum Command {
         /// Version type and its percentage; together 100. Without one, the split is removed
         #[arg(value_name = "VERSION_TYPE=PERCENT", value_parser = share)]
         shares: Vec<(String, f64)>,
+        #[command(flatten)]
+        force: Force,
     },
-    /// Send all requests of a host to a version type, and drain the other instances
+    /// Send all requests of a host to a version type; the other instances drain and are on standby until it is final
     Promote {
         #[command(flatten)]
         change: Change,
         /// Version type
         version_type: String,
-        /// Remove the other instances after this time
-        #[arg(long, value_name = "DURATION", value_parser = duration, default_value = "30s")]
-        drain: Duration,
+        #[command(flatten)]
+        replaced: Replaced,
     },
+    /// Undo the promotion of a host: what was served before is served again, with its traffic split
+    Undo(Change),
     /// Remove a host; instances that serve no other host are removed, too
     #[command(visible_alias = "rm", alias = "delete")]
     Remove {
@@ -78,6 +89,53 @@ pub(crate) enum Command {
         #[command(flatten)]
         sure: Sure,
     },
+}
+
+/// Whether a traffic split may name version types that do not serve the host yet.
+#[derive(Debug, Clone, Copy, clap::Args)]
+pub(crate) struct Force {
+    /// Also accept version types that no instance of the host has; their requests go to the others
+    #[arg(long)]
+    force: bool,
+}
+
+/// How long the instances remain that a promotion replaces.
+#[derive(Debug, Clone, clap::Args)]
+pub(crate) struct Replaced {
+    /// Let the replaced instances finish their requests and sessions for this time
+    #[arg(long, value_name = "DURATION", value_parser = duration, default_value = "30s")]
+    drain: Duration,
+    /// Keep the replaced instances on standby for this time, in which the promotion can be undone; then remove them
+    #[arg(long, value_name = "DURATION", value_parser = duration, default_value = "1h")]
+    undo_for: Duration,
+}
+
+impl Replaced {
+    /// The request that promotes a version type.
+    pub(crate) fn promote(&self, version_type: &str) -> Promote {
+        let seconds = |time: Duration| u32::try_from(time.as_secs()).unwrap_or(u32::MAX);
+        Promote {
+            version_type_id: version_type.to_owned(),
+            drain_seconds: Some(seconds(self.drain)),
+            undo_seconds: Some(seconds(self.undo_for)),
+        }
+    }
+
+    /// Reports what happens to the instances that do not serve any longer.
+    pub(crate) fn report(&self, promoted: &PromotedHost) {
+        if promoted.drained.is_empty() {
+            return;
+        }
+        let drained = promoted.drained.join(", ");
+        let span =
+            |time: Duration| signalbox_diagnosis::span(u64::try_from(time.as_millis()).unwrap_or(u64::MAX));
+        let (drain, undo) = (span(self.drain), span(self.undo_for.max(self.drain)));
+        let [verb, are] = verbs(&promoted.drained);
+        out!("  {drained} {verb} for {drain}, and {are} removed after {undo}");
+        if promoted.undo_until_ms.is_some() && !self.undo_for.is_zero() {
+            out!("  until then: signalbox hosts undo {}", promoted.hostname);
+        }
+    }
 }
 
 #[derive(Debug, clap::Args)]
@@ -139,13 +197,13 @@ pub(crate) async fn run(command: Command, remote: &Remote) -> Result<(), Failure
             listing.list(remote, read, heads, row).await
         }
         Command::Show { host } => remote.document(&format!("/hosts/{}", segment(&host))).await,
-        Command::SetPolicy { change, file } => {
+        Command::SetPolicy { change, file, force } => {
             let policy = input::json(&file)?;
-            let answer = change.send(remote, "PUT", "", Some(&policy)).await?;
+            let answer = change.send(remote, "PUT", force.query(), Some(&policy)).await?;
             change.report(remote, &answer, "policy set")
         }
-        Command::Set { change, fields, remove } => {
-            let edited = change.edit(remote, |policy| {
+        Command::Set { change, fields, remove, force } => {
+            let edited = change.edit(remote, force, |policy| {
                 fields.iter().for_each(|(path, value)| put(policy, path.keys(), Some(value)));
                 remove.iter().for_each(|path| put(policy, path.keys(), None));
             });
@@ -155,10 +213,10 @@ pub(crate) async fn run(command: Command, remote: &Remote) -> Result<(), Failure
             let answer = change.send(remote, "DELETE", "/policy", None).await?;
             change.report(remote, &answer, "policy removed")
         }
-        Command::Split { change, shares } => {
+        Command::Split { change, shares, force } => {
             let share =
                 |(version, percent): &(String, f64)| json!({"version_type": version, "percent": percent});
-            let edited = change.edit(remote, |policy| {
+            let edited = change.edit(remote, force, |policy| {
                 if let Some(policy) = policy.as_object_mut() {
                     if shares.is_empty() {
                         policy.remove("shares");
@@ -171,13 +229,38 @@ pub(crate) async fn run(command: Command, remote: &Remote) -> Result<(), Failure
             let done = if shares.is_empty() { "traffic split removed" } else { "traffic split changed" };
             change.report(remote, &edited.await?, done)
         }
-        Command::Promote { change: Change { host, until }, version_type, drain } => {
+        Command::Promote { change: Change { host, until }, version_type, replaced } => {
             let client = remote.client()?;
-            let switched = client.routes().switch(&host, &version_type, Some(drain), until.wait).await?;
-            remote.show(&switched, |switched| {
-                let drained = terminal::list(&switched.drained);
-                let text = format!("{host} is served by version type {version_type}");
-                out!("{text} (serial {}); draining: {drained}", switched.serial);
+            let progress = until.progress();
+            let promoted =
+                client.routes().promote(&host, &replaced.promote(&version_type), until.wait).await?;
+            drop(progress);
+            remote.show(&promoted, |promoted| {
+                out!("{host} is served by version type {version_type} (serial {})", promoted.serial);
+                replaced.report(promoted);
+            })
+        }
+        Command::Undo(Change { host, until }) => {
+            let client = remote.client()?;
+            let promotion = client.routes().host(&host).await?.promotion;
+            // The promotion that this command reads is undone, and no other one.
+            let promoted = promotion.and_then(|one| Some((one.version_type_id?, one.at_ms)));
+            let Some((version_type_id, at_ms)) = promoted else {
+                return Err(Failure::refused_because(format!(
+                    "no version type of {host} is promoted (nothing_to_undo)"
+                )));
+            };
+            let progress = until.progress();
+            let undo = UndoPromotion { version_type_id, at_ms: Some(at_ms), drain_seconds: None };
+            let undone = client.routes().undo_promotion(&host, &undo, until.wait).await?;
+            drop(progress);
+            remote.show(&undone, |undone| {
+                let serving = undone.version_types.join(", ");
+                out!("{host} is served by version type {serving} (serial {})", undone.serial);
+                if !undone.drained.is_empty() {
+                    let [verb, are] = verbs(&undone.drained);
+                    out!("  {} {verb}, and {are} then on standby", undone.drained.join(", "));
+                }
             })
         }
         Command::Remove { change, sure } => {
@@ -194,13 +277,29 @@ fn row(host: &Host) -> [Cell; 6] {
     cells![host.hostname, state, host.addresses, host.log_key, source, host.instance_ids]
 }
 
+/// The verbs of a sentence about these instances.
+fn verbs(drained: &[String]) -> [&'static str; 2] {
+    if drained.len() == 1 { ["drains", "is"] } else { ["drain", "are"] }
+}
+
+impl Force {
+    fn query(self) -> &'static str {
+        if self.force { "?force=true" } else { "" }
+    }
+}
+
 impl Change {
     fn path(&self, below: &str) -> String {
         format!("/hosts/{}{below}", segment(&self.host))
     }
 
     /// Reads the policy, changes it, and writes it unless another client changed it in the meantime.
-    async fn edit(&self, remote: &Remote, change: impl FnOnce(&mut Value)) -> Result<Value, Failure> {
+    async fn edit(
+        &self,
+        remote: &Remote,
+        force: Force,
+        change: impl FnOnce(&mut Value),
+    ) -> Result<Value, Failure> {
         let client = remote.client()?;
         let (mut policy, etag) = match client.tagged::<Value>(&self.path("")).await {
             Ok((mut host, etag)) => (host["rules"].take(), etag),
@@ -213,7 +312,7 @@ impl Change {
         }
         change(&mut policy);
         let progress = self.until.progress();
-        let path = self.until.path(&self.path(""));
+        let path = self.until.path(&self.path(force.query()));
         let written = client.call_if("PUT", &path, Some(&policy), etag.as_deref()).await;
         drop(progress);
         written.map_err(|error| {

@@ -221,6 +221,7 @@ impl Listing {
         heads: [&str; N],
         row: impl Fn(&T) -> [Cell; N],
     ) -> Result<(), Failure> {
+        self.select::<T, N>(&[], &heads, &row)?;
         self.run(async || {
             let items = read(remote.client()?).await?;
             self.show(remote, &items, heads, &row)
@@ -237,6 +238,7 @@ impl Listing {
         heads: [&str; N],
         row: impl Fn(&T) -> [Cell; N],
     ) -> Result<(), Failure> {
+        self.select::<T, N>(&[], &heads, &row)?;
         self.run(async || {
             let max = self.max_or(MAX_READ);
             let items = read(remote.client()?, max.saturating_add(1)).await?;
@@ -275,7 +277,8 @@ impl Table {
         Ok(())
     }
 
-    /// The rows that the filters accept, in the selected order.
+    /// The rows that the filters accept, in the selected order. Without items, it only checks the names of columns: an operator
+    /// learns of a wrong one before anything is read.
     pub(crate) fn select<'a, T, const N: usize>(
         &self,
         items: &'a [T],

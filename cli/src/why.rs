@@ -14,12 +14,13 @@
 use serde_json::{Map, Value};
 
 /// Members that the lines below contain. The tree contains the condition, and its leaves contain `blocking`.
-const SHOWN: [&str; 12] = [
+const SHOWN: [&str; 13] = [
     "state",
     "status",
     "since",
     "result",
     "fewest",
+    "towards",
     "blocking",
     "tree",
     "condition",
@@ -72,7 +73,11 @@ pub(crate) fn lines(why: &Value, outline: impl Fn(&Value) -> Vec<String>) -> Vec
 
 fn condition(why: &Value) -> String {
     let wishes = why["fewest"].as_array().is_some_and(|wishes| !wishes.is_empty());
-    let end = if wishes { " The fewest changes that would open it:" } else { "" };
+    let end = match (wishes, why["towards"].as_str()) {
+        (true, Some(state)) => format!(" The fewest changes that would open it, to {state}:"),
+        (true, None) => " The fewest changes that would open it:".to_owned(),
+        (false, _) => String::new(),
+    };
     format!("The gate's condition is {}.{end}", truth(&why["result"]))
 }
 

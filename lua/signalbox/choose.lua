@@ -94,7 +94,7 @@ local function earlier_choice(route)
         return nil
     end
     local address, version_type = sticky.read(route, value)
-    if address and ((route.rules.unhealthy[address] and not route.fail_open)
+    if address and (route.rules.standby[address] or (route.rules.unhealthy[address] and not route.fail_open)
         or (outliers.any() and outliers.is_ejected(address))) then
         address = nil
     end

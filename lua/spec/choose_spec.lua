@@ -104,6 +104,10 @@ return function(it)
         end
         vars.cookie_s = sticky.value(route, LIST[1])
         equal(counts(30, made(policy:format(',"unhealthy":["127.0.0.1:9001"]')))[LIST[1]], nil)
+        -- On standby, sessions have ended.
+        vars.cookie_s = sticky.value(route, LIST[4])
+        equal(counts(30, made(policy:format(',"standby":["127.0.0.1:9004"]')))[LIST[4]], nil)
+        vars.cookie_s = sticky.value(route, LIST[1])
         -- Another host's cookie, a forged one, and garbage are ignored.
         local other = record.make("y", hosts(4), "17", policy:format(""))
         truthy(sticky.value(other, LIST[1]) ~= sticky.value(route, LIST[1]), "another host, another value")
@@ -185,9 +189,9 @@ return function(it)
 
     it("survives any invalid value in a policy", function()
         local junk = { "null", "true", "5", '"x"', "[]", "{}", '{"a":null}', '["a",1,null]', "[[1]]", "-1", "1e300" }
-        local names = { "log_keys", "draining", "weights", "unhealthy", "joined", "slow_start_ms", "balance", "shares",
-            "shares_by", "sticky", "retries", "ejection", "hold_ms", "timeouts", "limits", "methods", "headers",
-            "maintenance", "https", "upstream", "body_bytes", "target_header", "default_page" }
+        local names = { "log_keys", "draining", "standby", "weights", "unhealthy", "joined", "slow_start_ms", "balance",
+            "shares", "shares_by", "sticky", "retries", "ejection", "hold_ms", "timeouts", "limits", "methods",
+            "headers", "maintenance", "https", "upstream", "body_bytes", "target_header", "default_page" }
         for _, name in ipairs(names) do
             for _, value in ipairs(junk) do
                 local seen = counts(40, made('{"' .. name .. '":' .. value .. "}"))

@@ -73,10 +73,26 @@ export async function run(page) {
     await page.getByText(/^Requests are routed to /).waitFor();
     await shoot(page, "host");
 
+    // The question names everything that a promotion changes.
+    const promote = page.locator('section[aria-labelledby="versions"] tr[data-key="18"] form');
+    await promote.getByRole("button").press("Enter");
+    await page.locator("dialog[open]").waitFor();
+    const question = await page.locator("#confirm-text").textContent();
+    for (const part of ["split is removed: 17 90%, 18 10%", "standby, and removed after 3600 seconds: old (17)", "undone"]) {
+        check(question.includes(part), `${part}: ${question}`);
+    }
+    await page.keyboard.press("Escape");
+    await page.locator("dialog[open]").waitFor({ state: "detached" });
+
     await act(page, page.locator('form[data-without="shares"]'));
     await page.locator('form[data-without="shares"]').waitFor({ state: "detached" });
-    await act(page, page.locator('section[aria-labelledby="versions"] tr[data-key="18"] form'));
+    await act(page, promote);
     await row("old").getByText("draining", { exact: true }).waitFor();
+    await page.locator('section[aria-labelledby="versions"] tr[data-key="18"]', { hasText: "promoted" }).waitFor();
+    await act(page, page.locator("form#undo"));
+    await row("old").getByText("active", { exact: true }).waitFor();
+    await page.locator("form#undo").waitFor({ state: "detached" });
+    check((await api("GET", "/instances/new")).state === "active", "both versions were served before");
 
     await go(page, "/dashboard/host");
     await page.getByRole("link", { name: "web.test" }).press("Enter");

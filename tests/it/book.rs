@@ -258,6 +258,76 @@ fn the_figures_of_the_readme_are_those_of_the_measurements() {
     assert!(found > 10, "only {found} figures: the test does not find them");
 }
 
+/// A cell of docs/performance.md: in the first table after `place`, the row that begins with `row`, the column whose head
+/// contains `column`.
+fn measured(place: &str, row: &str, column: &str) -> String {
+    let text = read("docs/performance.md");
+    let at = text.find(place).unwrap_or_else(|| panic!("docs/performance.md has no {place}"));
+    let line = text[..at].rfind('\n').map_or(0, |at| at + 1);
+    let mut lines = text[line..]
+        .lines()
+        .skip_while(|line| !line.starts_with('|'))
+        .take_while(|line| line.starts_with('|'));
+    let cells = |line: &str| line.split('|').map(|cell| cell.trim().to_owned()).collect::<Vec<_>>();
+    let heads = cells(lines.next().unwrap());
+    let at =
+        heads.iter().position(|head| head.contains(column)).unwrap_or_else(|| panic!("no column {column}"));
+    let found = lines.find(|line| line.trim_start_matches(['|', ' ']).starts_with(row));
+    cells(found.unwrap_or_else(|| panic!("{place}: no row {row}")))[at].clone()
+}
+
+/// How many times as much the first is as the second, as a word.
+fn times(first: f64, second: f64) -> &'static str {
+    let words = ["zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten"];
+    let ratio = (first / second).round() as usize;
+    words.get(ratio).unwrap_or_else(|| panic!("{first} is {ratio} times {second}"))
+}
+
+#[test]
+fn figures_that_pages_quote_are_those_of_the_measurements() {
+    const CPU: &str = "CPU µs per message";
+    const ONE_BY_ONE: &str = "Compared with brokers";
+    const ORDERED: &str = "Every event was in order";
+    const LABELS: &str = "| 30,000 labels |";
+    let number = |text: &str| text.replace(',', "").parse::<f64>().unwrap();
+    let cost = |place: &str, row: &str| measured(place, row, CPU);
+    let [bus, streams] = ["bus, in order", "Redis Streams"].map(|row| cost(ONE_BY_ONE, row));
+    let [rabbit, bullmq] = ["RabbitMQ", "BullMQ, 64"].map(|row| cost(ONE_BY_ONE, row));
+    let ratio = |place, of: &str| times(number(&cost(place, of)), number(&cost(place, "Redis Streams")));
+    let (least, most) = (ratio("Published 100 at a time", "bus"), ratio(ORDERED, "objects through the bus"));
+    let [queue, jobs] = ["a queue, 16 consumers", "BullMQ, 64"];
+    let rate = |row: &str| measured(ORDERED, row, "messages/s");
+    let both = |place: &str, row: &str| {
+        let (pacemaker, redis) = (measured(place, row, "pacemaker"), measured(place, row, "Redis"));
+        format!("{pacemaker} µs of the pacemaker, {redis} µs of the fabric Redis")
+    };
+    let hot = measured("### Requests", "one hot host", "CPU µs");
+    let quoted = [
+        (
+            "docs/comparison.md",
+            format!(
+                "| {bus} µs | {streams} µs | {rabbit} µs, in an earlier run | {bullmq} µs, in no order |"
+            ),
+        ),
+        ("README.md", format!("{least} to {most} times as much CPU per message as a Redis Stream")),
+        (
+            "docs/migrate-bullmq.md",
+            format!("handled {} messages per second with {} µs", rate(queue), cost(ORDERED, queue)),
+        ),
+        (
+            "docs/migrate-bullmq.md",
+            format!("no order handled {} with {} µs", rate(jobs), cost(ORDERED, jobs)),
+        ),
+        ("docs/sizing.md", format!("| request for a hot host, without a policy | {hot} µs")),
+        ("docs/sizing.md", both("### Event bus", "one by one, 256 connections | 1 |")),
+        ("docs/sizing.md", both("### Queues and ordered work", "10 |")),
+        ("docs/sizing.md", both(LABELS, "updates over HTTP, one pacemaker")),
+    ];
+    for (page, text) in quoted {
+        assert!(read(page).contains(&text), "{page} does not have: {text}");
+    }
+}
+
 /// The targets that a text makes: `make` at the beginning of a command, in a fence or in backticks.
 fn made(text: &str) -> BTreeSet<String> {
     let mut fenced = false;
@@ -305,4 +375,58 @@ fn anchors_are_formed_as_readers_form_them() {
     assert_eq!(anchors(page), BTreeSet::from(["one", "one-1", "two--three-fours"].map(str::to_owned)));
     let page = "a [b](c.md#d) `[e](f)` [g](h)\n```\n[i](j)\n```\n";
     assert_eq!(links(page), [(1, "c.md#d".to_owned()), (1, "h".to_owned())]);
+}
+
+/// Subcommands that only call the API, so that they can be typed where nothing runs.
+const CALLS: [&str; 15] = [
+    "audit",
+    "backends",
+    "certificates",
+    "clients",
+    "hosts",
+    "labels",
+    "machines",
+    "objects",
+    "pacemakers",
+    "queues",
+    "routers",
+    "routes",
+    "subscribers",
+    "tokens",
+    "topics",
+];
+
+/// The commands of a page with flags: in code between backticks, and as lines of blocks.
+fn typed_commands(text: &str) -> BTreeSet<String> {
+    let spans = text.split('`').skip(1).step_by(2).map(str::to_owned);
+    let lines = text.lines().map(|line| line.trim_start().trim_start_matches("$ ").to_owned());
+    let commands = spans.chain(lines).filter_map(|text| {
+        let text = text.strip_prefix("signalbox ").unwrap_or(&text);
+        let calls =
+            CALLS.iter().any(|call| text.strip_prefix(call).is_some_and(|rest| rest.starts_with(' ')));
+        let plain = !text.contains(['|', '>', '<', '$', '[', '\u{2026}', '\n', '\\', '(', ';']);
+        (calls && plain && text.contains(" --")).then(|| text.to_owned())
+    });
+    commands.collect()
+}
+
+#[test]
+fn flags_and_their_values_exist_in_every_command_that_a_page_names() {
+    let mut checked = 0;
+    for page in pages().into_iter().filter(|page| !page.ends_with("cli-reference.md")) {
+        for command in typed_commands(&read(&page)) {
+            let signalbox = program();
+            let mut shell = Command::new("timeout");
+            shell.args(["10", "bash", "-c", &format!("{} {command} </dev/null", signalbox.display())]);
+            shell.env("SIGNALBOX_URL", "http://127.0.0.1:9").env("SIGNALBOX_TOKEN", "t");
+            let wrong = String::from_utf8(shell.output().unwrap().stderr).unwrap();
+            for sign in
+                ["unknown column", "[possible values", "unexpected argument", "unrecognized subcommand"]
+            {
+                assert!(!wrong.contains(sign), "{page}: signalbox {command}: {wrong}");
+            }
+            checked += 1;
+        }
+    }
+    assert!(checked > 50, "{checked} commands");
 }

@@ -41,7 +41,7 @@ async fn a_deploy_under_load_moves_every_request_and_fails_none() {
     assert_eq!(said["drained"], json!(["old-1", "old-2"]));
     assert_eq!(said["resumed"], json!(["shop.test-2-1", "shop.test-2-2"]));
 
-    // The switch is acknowledged: what begins now reaches the new version.
+    // The promotion is acknowledged: what begins now reaches the new version.
     eventually("the last request of the old version to be answered", || async {
         let before: u64 = old.iter().map(App::hits).sum();
         load.pass(60).await;
@@ -56,7 +56,7 @@ async fn a_deploy_under_load_moves_every_request_and_fails_none() {
     let states: Vec<String> = instances(&system).await.into_iter().map(|(_, state)| state).collect();
     assert_eq!(states, ["draining", "draining", "active", "active"]);
     let host = system.api("GET", &format!("/hosts/{HOST}"), None).await.json();
-    assert_eq!(host.get("rules"), None, "the traffic split of the switch is gone");
+    assert_eq!(host.get("rules"), None, "the traffic split of the promotion is gone");
 
     let account = load.stop().await;
     assert_eq!(account.failed(), 0, "codes {:?}, broken {:?}", account.codes, account.broken.first());
@@ -114,7 +114,7 @@ async fn the_first_deploy_of_a_host_begins_when_its_health_is_known() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_deploy_whose_switch_is_rejected_removes_its_targets() {
+async fn a_deploy_whose_promotion_is_rejected_removes_its_targets() {
     let system = System::start("deploy-rejected").await;
     let (old, new) = (App::start("old").await, App::start("new").await);
     let both = json!({"address": old.address.to_string(), "hostnames": [HOST, "other.test"], "version_type_id": "1"});

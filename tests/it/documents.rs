@@ -71,9 +71,14 @@ fn verdict(shown: &Shown, printed: &Printed) -> Result<(), String> {
     shown.compare(&printed.out)
 }
 
-async fn follow(name: &str) {
+/// The text of a page.
+fn text(name: &str) -> String {
     let path = if name == "README.md" { root().join(name) } else { root().join("docs").join(name) };
-    let steps = page::steps(name, &fs::read_to_string(path).unwrap());
+    fs::read_to_string(path).unwrap()
+}
+
+async fn follow(name: &str) {
+    let steps = page::steps(name, &text(name), text);
     assert!(!steps.is_empty(), "{name} has nothing to run");
     let _slot = slots::take().await;
     let up = Up::start().await;
@@ -154,8 +159,7 @@ fn every_documented_command_works() {
         .collect();
     pages.insert("README.md".to_owned());
     for name in pages {
-        let path = if name == "README.md" { root().join(&name) } else { root().join("docs").join(&name) };
-        let steps = page::steps(&name, &fs::read_to_string(path).unwrap());
+        let steps = page::steps(&name, &text(&name), text);
         assert_eq!(!steps.is_empty(), PAGES.contains(&&*name), "{name}");
     }
 }

@@ -97,8 +97,17 @@ async fn hosts_are_configured_by_commands() {
     assert_eq!(rules().await, json!({"hold_ms": 100}));
     let promoted = done(&["hosts", "promote", "shop.test", "2", "--wait", "20s"]).await;
     assert!(promoted.starts_with("shop.test is served by version type 2 (serial "), "{promoted}");
-    assert!(promoted.trim_end().ends_with("draining: one"), "{promoted}");
+    assert!(promoted.contains("one drains for 30 s, and is removed after 60 min"), "{promoted}");
     system.until_answered_by("shop.test", &two).await;
+    let typo = type_in(&system, &["hosts", "split", "shop.test", "typo=100"]).await;
+    assert!(typo.code == Some(65) && typo.wrong.contains("(no_instance_of_version)"), "{}", typo.wrong);
+    done(&["hosts", "split", "shop.test", "typo=100", "--force"]).await;
+    let explained = done(&["routes", "explain", "shop.test"]).await;
+    assert!(explained.contains("Problem: typo has a share of 100%"), "{explained}");
+    done(&["hosts", "split", "shop.test"]).await;
+    let undone = done(&["hosts", "undo", "shop.test", "--wait", "20s"]).await;
+    assert!(undone.starts_with("shop.test is served by version type 1, 2 (serial "), "{undone}");
+    done(&["hosts", "promote", "shop.test", "2", "--wait", "20s"]).await;
     done(&["hosts", "reset-policy", "shop.test"]).await;
     assert_eq!(rules().await, Value::Null);
 

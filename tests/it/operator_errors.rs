@@ -86,7 +86,7 @@ async fn draining_an_unknown_instance_changes_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_long_download_survives_switch_removal_and_reload() {
+async fn a_long_download_survives_promotion_removal_and_reload() {
     const BODY: usize = 30_000_000;
     let system = System::start("operator-download").await;
     let (old, new) = (App::start("old").await, App::start("new").await);
@@ -98,8 +98,8 @@ async fn a_long_download_survives_switch_removal_and_reload() {
     assert!(first.starts_with(b"HTTP/1.1 200"), "{:?}", String::from_utf8_lossy(&first[..50]));
     let head = first.windows(4).position(|four| four == b"\r\n\r\n").expect("a head") + 4;
     system.register("new", &new, "shop.test", "18").await;
-    let switched = json!({"version_type_id": "18", "deadline_seconds": 600});
-    let answer = system.api("POST", "/hosts/shop.test/current?wait=20s", Some(switched)).await;
+    let switched = json!({"version_type_id": "18", "drain_seconds": 600});
+    let answer = system.api("POST", "/hosts/shop.test/promote?wait=20s", Some(switched)).await;
     assert_eq!(answer.status, 200, "{}", answer.text());
     assert_eq!(system.get("shop.test", "/").await.text(), "new");
     let answer = system.api("DELETE", "/instances/old?wait=20s", None).await;

@@ -64,20 +64,20 @@ async fn a_policy_that_cannot_be_read_can_be_removed() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_switch_of_versions_loses_no_request_and_counts_each_version() {
-    let system = System::start("policies-switch").await;
+async fn a_promotion_and_its_undo_lose_no_request_and_count_each_version() {
+    let system = System::start("policies-promote").await;
     let (old, new) = (App::start("old").await, App::start("new").await);
     system.register("old", &old, "shop.test", "17").await;
     let load = Load::start(system.edge, 6, |_| Request::get("shop.test", "/"));
     load.pass(50).await;
     let refused =
-        system.api("POST", "/hosts/shop.test/current", Some(json!({"version_type_id": "18"}))).await;
+        system.api("POST", "/hosts/shop.test/promote", Some(json!({"version_type_id": "18"}))).await;
     assert_eq!((refused.status, &refused.json()["code"]), (409, &json!("no_instance_of_version")));
     system.register("new", &new, "shop.test", "18").await;
     load.pass(50).await;
-    let body = json!({"version_type_id": "18", "deadline_seconds": 600});
-    let switched = call(&system, "POST", "/hosts/shop.test/current?wait=20s", body.clone()).await;
-    assert_eq!(switched["drained"], json!(["old"]));
+    let body = json!({"version_type_id": "18", "drain_seconds": 600});
+    let promoted = call(&system, "POST", "/hosts/shop.test/promote?wait=20s", body.clone()).await;
+    assert_eq!(promoted["drained"], json!(["old"]));
     // Requests under way may end; after that none arrive any longer.
     eventually("the last request of the old version to be answered", || async {
         let before = old.hits();
@@ -85,15 +85,23 @@ async fn a_switch_of_versions_loses_no_request_and_counts_each_version() {
         if old.hits() == before { Ok(()) } else { Err(before) }
     })
     .await;
-    let at_switch = old.hits();
+    let at_promotion = old.hits();
     load.pass(50).await;
-    assert_eq!(old.hits(), at_switch);
-    assert_eq!(call(&system, "POST", "/hosts/shop.test/current?wait=20s", body).await["changed"], false);
-    // Back again: the old one is still there.
-    let back =
-        call(&system, "POST", "/hosts/shop.test/current?wait=20s", json!({"version_type_id": "17"})).await;
-    assert_eq!((&back["resumed"], &back["drained"]), (&json!(["old"]), &json!(["new"])));
+    assert_eq!(old.hits(), at_promotion);
+    assert_eq!(call(&system, "POST", "/hosts/shop.test/promote?wait=20s", body).await["changed"], false);
+    // The process of the old version still runs, and registers again after it was removed.
+    let removed = system.api("DELETE", "/instances/old?wait=20s", None).await;
+    assert_eq!(removed.status, 204, "{}", removed.text());
+    system.register("old", &old, "shop.test", "17").await;
+    load.pass(50).await;
+    assert_eq!(old.hits(), at_promotion, "a promoted host keeps its version");
+    // Back again: the old one is still there. Both served before.
+    let undo = json!({"version_type_id": "18"});
+    let back = call(&system, "POST", "/hosts/shop.test/promote/undo?wait=20s", undo.clone()).await;
+    assert_eq!((&back["resumed"], &back["drained"]), (&json!(["old"]), &json!([])));
     system.until_answered_by("shop.test", &old).await;
+    let again = call(&system, "POST", "/hosts/shop.test/promote/undo?wait=20s", undo).await;
+    assert_eq!(again["changed"], false);
     let account = load.stop().await;
     expect_no_failure(&account, 200);
     let lines = system.log_lines_when((old.hits() + new.hits()) as usize).await;

@@ -139,11 +139,13 @@ const SHARED: &[(&str, &str)] = &[
     ("crates/bus/src/scripts/objects.lua", "function main(objects"),
     ("crates/sequencer/src/scripts/main.lua", "function main(objects"),
     ("crates/routing/src/scripts/shared.lua", "function main(shared"),
-    // The differences between the kinds of resources: one of each pair is appended, both follow the same header.
+    // The differences between the kinds of resources: one of each group is appended, both follow the same header.
     ("crates/routing/src/scripts/policy_index.lua", "local index = {}"),
     ("crates/routing/src/scripts/certificate_index.lua", "local index = {}"),
+    ("crates/routing/src/scripts/promotion_index.lua", "local index = {}"),
     ("crates/routing/src/scripts/policy_table.lua", "local resource = {}"),
     ("crates/routing/src/scripts/certificate_table.lua", "local resource = {}"),
+    ("crates/routing/src/scripts/promotion_table.lua", "local resource = {}"),
     // The publish script is in four files.
     ("crates/bus/src/scripts/publish_quota.lua", "local function early_reply()"),
     ("crates/bus/src/scripts/publish_decide.lua", "local function early_reply()"),

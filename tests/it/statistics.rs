@@ -67,6 +67,27 @@ async fn expect_counted(system: &System, id: &str, account: &Account) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn requests_of_a_known_host_count_for_its_version_type_even_without_an_instance() {
+    let system = System::start("counted-503").await;
+    let app = App::start("app").await;
+    system.register("gone", &app, "gone.test", "gone7").await;
+    let removed = system.api("DELETE", "/instances/gone?wait=20s", None).await;
+    assert_eq!(removed.status, 204, "{}", removed.text());
+    for (host, status) in [("gone.test", 503), ("unknown.test", 404)] {
+        assert_eq!(system.get(host, "/").await.status, status, "{host}");
+    }
+    for (id, code) in [("gone7", "503"), ("null", "404")] {
+        eventually(&format!("a {code} under {id}"), || async {
+            let counters = counted(&system, id).await?;
+            let is_counted = counters.get("requests") == Some(&1) && counters.get(code) == Some(&1);
+            if is_counted { Ok(()) } else { Err(format!("{counters:?}")) }
+        })
+        .await;
+    }
+    system.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn requests_bytes_and_codes_are_those_of_the_client() {
     let system = System::without_pacemaker("counted").await;
     let app = App::start("app").await;

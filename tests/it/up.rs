@@ -102,6 +102,8 @@ impl Up {
             (14003, acme[3]),
         ] {
             text = text.replace(&format!(":{default}"), &format!(":{real}"));
+            // The address of a program in Python.
+            text = text.replace(&format!("\", {default})"), &format!("\", {real})"));
         }
         for (default, real) in [
             (6401, self.ports.routes),

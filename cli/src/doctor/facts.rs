@@ -316,7 +316,8 @@ fn state(host: &signalbox_client::routes::Host, unhealthy: u64) -> State {
     let shown = host.state.as_ref().and_then(|state| Some((state, Condition::named(&state.condition)?)));
     match shown {
         Some((state, condition)) => {
-            State { condition, short: state.short.clone(), summary: state.summary.clone() }
+            let signalbox_client::routes::HostState { short, summary, unserved_shares, .. } = state.clone();
+            State { condition, short, summary, unserved_shares }
         }
         None => {
             let instances = host.addresses.len() as u64;

@@ -116,6 +116,13 @@ fn print(explanation: &Explanation) {
     if let Some(request) = &explanation.request {
         out!("  {}", chosen(request));
     }
+    for share in explanation.shares.iter().filter(|share| share.percent > 0.0 && share.instances == 0) {
+        let version = &share.version_type;
+        out!(
+            "  Problem: {version} has a share of {}%, and no usable instance; others receive it.",
+            share.percent
+        );
+    }
     for instance in &explanation.instances {
         let id = terminal::or_dash(instance.id.as_ref());
         let why = match (&instance.reason, instance.usable) {

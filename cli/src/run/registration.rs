@@ -5,7 +5,10 @@
 
 use std::time::Duration;
 
-use signalbox_client::{Client, Error, routes::NewInstance};
+use signalbox_client::{
+    Client, Error,
+    routes::{NewInstance, State},
+};
 use tokio::{sync::watch, time};
 
 use super::{child::exited, output::Output};
@@ -29,18 +32,43 @@ pub(super) struct Registration {
 }
 
 impl Registration {
-    /// Registers the instance, and waits until every router has it.
-    pub(super) async fn register(&mut self) -> Result<(), Error> {
+    /// Registers the instance, and waits until every router has it. It is on standby if a promotion of its host replaced its
+    /// version.
+    pub(super) async fn register(&mut self) -> Result<State, Error> {
         let mut reported = false;
         loop {
             match self.client.routes().register(&self.id, &self.instance, Some(WAIT)).await {
-                Ok(_) => return Ok(()),
+                Ok(registered) => return Ok(registered.instance.state),
                 // The pacemaker does not check addresses on its own machine. The check before the registration remains.
                 Err(error) if error.code() == Some("invalid_health") && self.instance.health.is_some() => {
                     self.instance.health = None;
                 }
                 Err(error) if error.is_unavailable() => {
                     self.report(&mut reported, "is not registered yet", &error);
+                    time::sleep(PAUSE).await;
+                }
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// Whether the instance receives requests.
+    pub(super) async fn is_active(&self) -> Result<bool, Error> {
+        match self.client.routes().instance(&self.id).await {
+            Ok(instance) => Ok(instance.state == State::Active),
+            Err(error) if error.code() == Some("unknown_instance") => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Sends the instance requests although its version was replaced, and waits until every router has that.
+    pub(super) async fn resume(&self) -> Result<(), Error> {
+        let mut reported = false;
+        loop {
+            match self.client.routes().resume(&self.id, Some(WAIT)).await {
+                Ok(_) => return Ok(()),
+                Err(error) if error.is_unavailable() => {
+                    self.report(&mut reported, "is still on standby", &error);
                     time::sleep(PAUSE).await;
                 }
                 Err(error) => return Err(error),

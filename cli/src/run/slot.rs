@@ -15,8 +15,8 @@ use std::{
 };
 
 use signalbox_client::{
-    Client,
-    routes::{Health, NewInstance},
+    Client, Error,
+    routes::{Health, NewInstance, State},
 };
 use signalbox_stack::Reservation;
 use tokio::{
@@ -158,7 +158,7 @@ impl Runner {
                         None => return,
                     },
                     () = time::sleep(self.pause) => {
-                        let started = self.begin(&self.version).await;
+                        let started = self.begin(&self.version, None).await;
                         if let Err(reason) = &started && !stop.is_cancelled() {
                             self.fail(reason);
                         }
@@ -208,7 +208,8 @@ impl Runner {
 
     /// The new copy serves before the old one drains. Without a new copy, the old one is returned.
     async fn replace(&mut self, old: Copy, version: Arc<Version>) -> (Copy, Result<(), String>) {
-        let new = match self.begin(&version).await {
+        let replaced = old.registration.as_ref().map(|(registration, _)| registration);
+        let new = match self.begin(&version, replaced).await {
             Ok(new) => new,
             Err(reason) => return (old, Err(format!("{reason}; the previous copy stays"))),
         };
@@ -233,8 +234,9 @@ impl Runner {
         self.context.drain + self.context.stop_timeout + Duration::from_secs(30)
     }
 
-    /// Starts a copy, waits until it is healthy, and registers it.
-    async fn begin(&self, version: &Arc<Version>) -> Result<Copy, String> {
+    /// Starts a copy, waits until it is healthy, and registers it. If it replaces a copy that serves, it serves even if a
+    /// promotion of its host replaced its version: the operator of this program returns to that version.
+    async fn begin(&self, version: &Arc<Version>, replaced: Option<&Registration>) -> Result<Copy, String> {
         let context = &self.context;
         let mut reservation = Reservation::default();
         let port = reservation.add().map_err(|error| format!("found no free port: {error}"))?;
@@ -251,7 +253,7 @@ impl Runner {
         let child = Child::start(start, &context.output)?;
         let mut registration = serves.then(|| self.registration(version, address, id));
         let outcome = match &mut registration {
-            None => Ok(()),
+            None => Ok(true),
             Some(registration) => {
                 let check = Check {
                     address,
@@ -260,7 +262,9 @@ impl Runner {
                 };
                 let serve = async {
                     check.passes(context.timeout).await?;
-                    registration.register().await.map_err(|error| format!("is not registered: {error}"))
+                    admitted(registration, replaced)
+                        .await
+                        .map_err(|error| format!("is not registered: {error}"))
                 };
                 tokio::select! {
                     done = serve => done,
@@ -269,14 +273,22 @@ impl Runner {
                 }
             }
         };
-        if let Err(reason) = outcome {
-            child.stop().await;
-            if let Some(registration) = registration {
-                registration.remove().await;
+        let is_active = match outcome {
+            Ok(is_active) => is_active,
+            Err(reason) => {
+                child.stop().await;
+                if let Some(registration) = registration {
+                    registration.remove().await;
+                }
+                return Err(reason);
             }
-            return Err(reason);
-        }
+        };
         match &registration {
+            Some(one) if !is_active => self.say(&format!(
+                "is on standby as {} (process {}), because a promotion replaced its version",
+                one.id,
+                child.pid()
+            )),
             Some(one) => self.say(&format!("serves as {} (process {})", one.id, child.pid())),
             None => self.say(&format!("runs (process {})", child.pid())),
         }
@@ -350,6 +362,19 @@ impl Runner {
             let _removed = heartbeats.await;
         }
     }
+}
+
+/// Registers a copy. Returns whether it receives requests.
+async fn admitted(registration: &mut Registration, replaced: Option<&Registration>) -> Result<bool, Error> {
+    if registration.register().await? == State::Active {
+        return Ok(true);
+    }
+    let Some(replaced) = replaced else { return Ok(false) };
+    if replaced.is_active().await? {
+        registration.resume().await?;
+        return Ok(true);
+    }
+    Ok(false)
 }
 
 /// Lets a drained copy finish its requests, ends it, and removes it.

@@ -9,7 +9,9 @@ pub use decision::{
     Answer, By, Candidate, Chance, Choice, Explained, ExplainedPath, ExplainedShare, Explanation, Step,
     StepResult,
 };
-pub use hosts::{Host, HostList, HostState, RuledHost, Switch, SwitchedHost};
+pub use hosts::{
+    Host, HostList, HostState, Promote, PromotedHost, Promotion, RuledHost, UndoPromotion, Undoable,
+};
 pub use instances::{
     ChangedInstance, Drain, DrainedNode, Fault, Faults, Health, Heartbeat, Instance, InstanceList,
     NewInstance, State, Statuses, text,

@@ -24,7 +24,7 @@ pub struct Filter {
     pub version_type: Option<String>,
     /// On this node.
     pub node: Option<String>,
-    /// `active` or `draining`.
+    /// `active`, `draining` or `standby`.
     pub state: Option<String>,
 }
 
@@ -99,20 +99,41 @@ impl Routes<'_> {
         self.0.list("/hosts", usize::MAX, |page: HostList| (page.hosts, page.next)).await
     }
 
-    /// Sends all requests of a host to a version type, and drains the instances of others.
+    /// A host, with its policy and its promotion.
+    ///
+    /// # Errors
+    /// `unknown_host`.
+    pub async fn host(&self, hostname: &str) -> Result<Host, Error> {
+        self.0.get(&format!("/hosts/{}", segment(hostname))).await
+    }
+
+    /// Promotes a version type of a host: it gets all requests, and the instances of others drain. Then they are on standby until
+    /// the promotion can no longer be undone.
     ///
     /// # Errors
     /// `no_instance_of_version`, `version_unhealthy`, `version_incomplete`; `not_converged` when `wait` is over.
-    pub async fn switch(
+    pub async fn promote(
         &self,
         hostname: &str,
-        version_type: &str,
-        drain: Option<Duration>,
+        promote: &Promote,
         wait: Option<Duration>,
-    ) -> Result<SwitchedHost, Error> {
-        let body = Switch { version_type_id: version_type.to_owned(), deadline_seconds: drain.map(seconds) };
-        let path = waiting(&format!("/hosts/{}/current", segment(hostname)), wait);
-        self.0.send("POST", &path, &body).await
+    ) -> Result<PromotedHost, Error> {
+        let path = waiting(&format!("/hosts/{}/promote", segment(hostname)), wait);
+        self.0.send("POST", &path, promote).await
+    }
+
+    /// Undoes a promotion: what was served before is served again.
+    ///
+    /// # Errors
+    /// `nothing_to_undo`, and those of [`Self::promote`].
+    pub async fn undo_promotion(
+        &self,
+        hostname: &str,
+        undo: &UndoPromotion,
+        wait: Option<Duration>,
+    ) -> Result<PromotedHost, Error> {
+        let path = waiting(&format!("/hosts/{}/promote/undo", segment(hostname)), wait);
+        self.0.send("POST", &path, undo).await
     }
 
     /// Which routers have the newest table.

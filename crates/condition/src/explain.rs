@@ -8,7 +8,7 @@ use crate::{
     Condition, Truth,
     evaluate::Run,
     facts::{Facts, Feed},
-    fewest::Formula,
+    fewest::{Formula, Wish},
     tree::{self, Program, Root, Test},
     value::Value,
 };
@@ -23,9 +23,9 @@ pub struct Explanation {
     pub tree: Node,
     /// The tests that keep it from being true. Empty when it is true.
     pub blocking: Vec<Change>,
-    /// The fewest tests whose results would have to change for the condition to be true. `None` if no such
-    /// set exists, or if there are more than 64 different tests. Tests are assumed to be independent of each
-    /// other.
+    /// The fewest tests whose results would have to change for the condition to be true: preferably those that time changes,
+    /// then feeds and the label's history, and metadata only if there is no other way. `None` if no such set exists, or if there
+    /// are more than 64 different tests. Tests are assumed to be independent of each other.
     pub fewest: Option<Vec<Change>>,
 }
 
@@ -119,14 +119,25 @@ impl Condition {
     pub fn explain(&self, facts: &Facts<'_>) -> Explanation {
         let tree = Explainer { condition: self, facts }.program(&self.program, true);
         let formula = Formula::of(&self.program, facts);
-        let change = |(leaf, should_be)| {
-            let (text, is) = formula.show(leaf);
-            Change { text, is, should_be }
-        };
-        let fewest = formula.fewest().map(|wishes| wishes.into_iter().map(change).collect());
-        let blocking = formula.blocking().into_iter().map(change).collect();
+        let fewest = formula.fewest().map(|wishes| changes(&formula, wishes));
+        let blocking = changes(&formula, formula.blocking());
         Explanation { truth: tree.truth, tree, blocking, fewest }
     }
+
+    /// The fewest changes after which this condition and `other` are true, if they need no change of metadata.
+    pub fn fewest_with(&self, other: &Self, facts: &Facts<'_>) -> Option<Vec<Change>> {
+        let formula = Formula::of_all(&[&self.program, &other.program], facts);
+        let wishes = formula.fewest().filter(|wishes| !formula.needs_metadata(wishes))?;
+        Some(changes(&formula, wishes))
+    }
+}
+
+fn changes(formula: &Formula<'_>, wishes: Vec<Wish>) -> Vec<Change> {
+    let change = |(leaf, should_be)| {
+        let (text, is) = formula.show(leaf);
+        Change { text, is, should_be }
+    };
+    wishes.into_iter().map(change).collect()
 }
 
 struct Explainer<'a> {

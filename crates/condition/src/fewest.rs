@@ -1,11 +1,16 @@
 //! The tests that keep a condition from being true, and the smallest set that would have to change.
+//!
+//! A set that time alone makes true is preferred, then one that also needs values that no client sets (feeds, the label's
+//! history). Only if there is neither, metadata is part of the answer: a reader who asks why a label waits must not be
+//! advised to set `metadata.abort`.
 
 use crate::{
-    evaluate::Run,
+    evaluate::{Run, passed_at},
     facts::Facts,
     reads::any_path,
-    tree::{Check, Program, Property, Test},
+    tree::{Check, Path, Program, Property, Root, System, Test},
     truth::Truth,
+    value::Value,
 };
 
 /// Maximum number of distinct tests. With more, the search would be slow and its result not useful.
@@ -30,8 +35,52 @@ struct Leaf<'a> {
     test: &'a Test,
     /// The value without the leading `not`s.
     truth: Truth,
-    /// False if the test reads neither metadata, a feed, nor a clock.
-    can_change: bool,
+    /// What changes it to true, and what to false; `None` if nothing does.
+    changed_by: [Option<By>; 2],
+}
+
+/// What changes the value of a test, the preferred one first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum By {
+    /// Time alone.
+    Time,
+    /// A feed, or the label's own history.
+    Progress,
+    /// A client that sets metadata.
+    Metadata,
+}
+
+impl By {
+    const ALL: [Self; 3] = [Self::Time, Self::Progress, Self::Metadata];
+
+    /// What changes a test to true, and what to false. A leading `not` is not part of the test.
+    fn of(test: &Test, facts: &Facts<'_>) -> [Option<Self>; 2] {
+        let reads = |is: &dyn Fn(&Path) -> bool| any_path(test, &mut |path| is(path));
+        let clock = |path: &Path| {
+            matches!(path.root, Root::System(System::Now | System::Time | System::Date | System::Weekday))
+        };
+        let progress =
+            |path: &Path| matches!(path.root, Root::Feed(_) | Root::PreviousState | Root::System(_));
+        let by_value =
+            if reads(&|path| path.root == Root::Metadata) { Self::Metadata } else { Self::Progress };
+        if let Check::Property { property: Property::PassedSince(since), .. } = &test.check {
+            let value = |operand| Run::new(facts).operand(operand);
+            let comes = match (value(&test.value), value(since).instant()) {
+                (Value::Number(seconds), Some(since)) => passed_at(seconds, since).is_some(),
+                _ => false,
+            };
+            return [Some(if comes { Self::Time } else { by_value }), Some(by_value)];
+        }
+        let is_known = Run::new(facts).test(test).truth() != Truth::Unknown;
+        match () {
+            () if reads(&clock) && is_known && !reads(&|path| matches!(path.root, Root::Feed(_))) => {
+                [Some(Self::Time); 2]
+            }
+            () if reads(&|path| path.root == Root::Metadata) => [Some(Self::Metadata); 2],
+            () if reads(&progress) => [Some(Self::Progress); 2],
+            () => [None; 2],
+        }
+    }
 }
 
 #[derive(Debug)]
@@ -44,8 +93,15 @@ enum Junction {
 
 impl<'a> Formula<'a> {
     pub(crate) fn of(program: &'a Program, facts: &Facts<'_>) -> Self {
+        Self::of_all(&[program], facts)
+    }
+
+    /// That all of these are true.
+    pub(crate) fn of_all(programs: &[&'a Program], facts: &Facts<'_>) -> Self {
         let mut formula = Self { root: Junction::All(Vec::new()), leaves: Vec::new(), shared: false };
-        formula.root = formula.junction(program, facts);
+        let mut parts: Vec<Junction> =
+            programs.iter().map(|program| formula.junction(program, facts)).collect();
+        formula.root = if parts.len() == 1 { parts.remove(0) } else { Junction::All(parts) };
         formula
     }
 
@@ -69,9 +125,8 @@ impl<'a> Formula<'a> {
             self.shared = true;
             return known;
         }
-        let since = matches!(test.check, Check::Property { property: Property::PassedSince(_), .. });
         let truth = Run::new(facts).test(test).truth().negated(test.nots);
-        self.leaves.push(Leaf { test, truth, can_change: since || any_path(test, &mut |_| true) });
+        self.leaves.push(Leaf { test, truth, changed_by: By::of(test, facts) });
         self.leaves.len() - 1
     }
 
@@ -112,12 +167,23 @@ impl<'a> Formula<'a> {
     }
 
     /// The fewest leaves that have to change for the condition to become true, each assumed to be independent
-    /// of the others. `None` if no change makes it true, or if there are too many leaves.
+    /// of the others. Metadata changes only if there is no other way. `None` if no change makes it true, or if there are too
+    /// many leaves.
     pub(crate) fn fewest(&self) -> Option<Vec<Wish>> {
+        By::ALL.into_iter().find_map(|by| self.fewest_by(by))
+    }
+
+    /// Whether a change needs a client that sets metadata.
+    pub(crate) fn needs_metadata(&self, changes: &[Wish]) -> bool {
+        changes.iter().any(|(leaf, wish)| self.leaves[*leaf].by(*wish) == Some(By::Metadata))
+    }
+
+    /// The fewest leaves among those that `by`, or what is preferred to it, changes.
+    fn fewest_by(&self, by: By) -> Option<Vec<Wish>> {
         if self.leaves.len() > MAX_LEAVES {
             return None;
         }
-        let guess = self.apart(&self.root, true);
+        let guess = self.apart(&self.root, true, by);
         // A leaf that occurs in two places may be counted twice, or be needed with both values. Then a search
         // is necessary.
         let contradicts =
@@ -129,7 +195,7 @@ impl<'a> Formula<'a> {
         let most = guess.as_ref().map_or(self.leaves.len() + 1, Vec::len);
         let mut steps = STEPS;
         for changes in 0..most {
-            let mut search = Search { formula: self, pinned: vec![None; self.leaves.len()], steps };
+            let mut search = Search { formula: self, by, pinned: vec![None; self.leaves.len()], steps };
             match search.all(&mut vec![(&self.root, true)], changes) {
                 Some(true) => return Some(search.changed()),
                 Some(false) => steps = search.steps,
@@ -140,24 +206,24 @@ impl<'a> Formula<'a> {
     }
 
     /// The smallest set of changes under the assumption that every leaf occurs only once.
-    fn apart(&self, junction: &Junction, wish: bool) -> Option<Vec<Wish>> {
+    fn apart(&self, junction: &Junction, wish: bool, by: By) -> Option<Vec<Wish>> {
         let parts = match (junction, wish) {
             (Junction::Leaf(leaf), _) => {
-                let Leaf { truth, can_change, .. } = self.leaves[*leaf];
-                return (can_change || truth == wish.into()).then(|| vec![(*leaf, wish)]);
+                let one = &self.leaves[*leaf];
+                return (one.can_change(wish, by) || one.truth == wish.into()).then(|| vec![(*leaf, wish)]);
             }
-            (Junction::Not(inner), _) => return self.apart(inner, !wish),
+            (Junction::Not(inner), _) => return self.apart(inner, !wish, by),
             (Junction::All(parts), true) | (Junction::Any(parts), false) => {
                 let mut all: Vec<Wish> = Vec::new();
                 for part in parts {
-                    let more = self.apart(part, wish)?;
+                    let more = self.apart(part, wish, by)?;
                     all.extend(more.into_iter().filter(|need| !all.contains(need)).collect::<Vec<_>>());
                 }
                 return Some(all);
             }
             (Junction::All(parts) | Junction::Any(parts), _) => parts,
         };
-        let ways = parts.iter().filter_map(|part| self.apart(part, wish));
+        let ways = parts.iter().filter_map(|part| self.apart(part, wish, by));
         ways.min_by_key(|needs| self.changes(needs).len())
     }
 
@@ -167,9 +233,21 @@ impl<'a> Formula<'a> {
     }
 }
 
+impl Leaf<'_> {
+    /// What changes it to `wish`.
+    fn by(&self, wish: bool) -> Option<By> {
+        self.changed_by[usize::from(!wish)]
+    }
+
+    fn can_change(&self, wish: bool, by: By) -> bool {
+        self.by(wish).is_some_and(|own| own <= by)
+    }
+}
+
 /// A depth-first search through the ways in which the condition can become true.
 struct Search<'f, 'a> {
     formula: &'f Formula<'a>,
+    by: By,
     /// The value that a leaf is already required to have.
     pinned: Vec<Option<bool>>,
     steps: usize,
@@ -226,10 +304,10 @@ impl<'f> Search<'f, '_> {
         if let Some(pinned) = self.pinned[leaf] {
             return if pinned == wish { self.all(goals, changes) } else { Some(false) };
         }
-        let Leaf { truth, can_change, .. } = self.formula.leaves[leaf];
-        let changes = if truth == wish.into() {
+        let one = &self.formula.leaves[leaf];
+        let changes = if one.truth == wish.into() {
             changes
-        } else if can_change && changes > 0 {
+        } else if one.can_change(wish, self.by) && changes > 0 {
             changes - 1
         } else {
             return Some(false);

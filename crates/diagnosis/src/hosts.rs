@@ -49,10 +49,14 @@ pub struct Reading {
     pub mode: Mode,
     /// Instances that get requests, if they are healthy.
     pub instances: u64,
-    /// Those of them whose health check failed.
+    /// Other instances, which are draining or on standby.
+    pub idle: u64,
+    /// Those of `instances` whose health check failed.
     pub unhealthy: u64,
-    /// Those of them that a router has ejected.
+    /// Those of `instances` that a router has ejected.
     pub ejected: u64,
+    /// Version types to which its traffic split gives a part, and of which none of `instances` is.
+    pub unserved_shares: Vec<String>,
     /// Requests of the last minute to its version types.
     pub requests: u64,
     /// Those of them that an instance answered with 5xx, or that no instance answered.
@@ -70,6 +74,8 @@ pub enum Condition {
     Redirects,
     /// The edge answers, because an operator set it.
     Maintenance,
+    /// A version type without an active instance has a share of the requests; they go to the others.
+    ShareWithoutInstance,
     /// Some instances are unhealthy.
     Degraded,
     /// Routers have ejected instances.
@@ -84,11 +90,12 @@ pub enum Condition {
 
 impl Condition {
     /// All conditions, the best first.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 10] = [
         Self::Healthy,
         Self::Paused,
         Self::Redirects,
         Self::Maintenance,
+        Self::ShareWithoutInstance,
         Self::Degraded,
         Self::Ejected,
         Self::Failing,
@@ -103,6 +110,7 @@ impl Condition {
             Self::Paused => "paused",
             Self::Redirects => "redirects",
             Self::Maintenance => "maintenance",
+            Self::ShareWithoutInstance => "share_without_instance",
             Self::Degraded => "degraded",
             Self::Ejected => "ejected",
             Self::Failing => "failing",
@@ -125,7 +133,7 @@ impl Condition {
     pub fn severity(self) -> Option<crate::Severity> {
         match self {
             Self::Failing | Self::Unhealthy | Self::NoInstance => Some(Critical),
-            Self::Degraded | Self::Ejected => Some(Warning),
+            Self::ShareWithoutInstance | Self::Degraded | Self::Ejected => Some(Warning),
             _ => None,
         }
     }
@@ -140,6 +148,8 @@ pub struct State {
     pub short: String,
     /// A sentence, or two.
     pub summary: String,
+    /// Version types with a share that none of its instances receives, if it serves requests.
+    pub unserved_shares: Vec<String>,
 }
 
 impl Reading {
@@ -149,7 +159,15 @@ impl Reading {
         if self.ejected > 0 && matches!(condition, Condition::Failing | Condition::Unhealthy) {
             summary += &format!(" {}.", self.out_of(self.ejected, "ejected"));
         }
-        State { condition, short, summary }
+        // While an operator answers requests otherwise, or no instance does, no share is served.
+        let is_serving = !condition.is_planned() && condition != Condition::NoInstance;
+        let unserved_shares = if is_serving { self.unserved_shares.clone() } else { Vec::new() };
+        if !unserved_shares.is_empty() {
+            let versions = unserved_shares.join(", ");
+            summary +=
+                &format!(" The traffic split gives a share to {versions}, which has no active instance.");
+        }
+        State { condition, short, summary, unserved_shares }
     }
 
     fn first(&self, now_ms: u64) -> (Condition, String, String) {
@@ -173,8 +191,12 @@ impl Reading {
             Mode::Serving => {}
         }
         if self.instances == 0 {
-            let text = "Requests are answered with 503: no instance can receive them.".to_owned();
-            return (Condition::NoInstance, "no instance".to_owned(), text);
+            let (short, why) = match self.idle {
+                0 => ("no instance", "no instance can receive them"),
+                _ => ("no active instance", "every instance is draining or on standby"),
+            };
+            let text = format!("Requests are answered with 503: {why}.");
+            return (Condition::NoInstance, short.to_owned(), text);
         }
         if self.unhealthy >= self.instances {
             let text =
@@ -199,6 +221,9 @@ impl Reading {
             1 => "Requests are routed to an instance.".to_owned(),
             several => format!("Requests are routed to {several} instances."),
         };
+        if !self.unserved_shares.is_empty() {
+            return (Condition::ShareWithoutInstance, "share without instance".to_owned(), text);
+        }
         (Condition::Healthy, "healthy".to_owned(), text)
     }
 
@@ -239,8 +264,9 @@ pub fn host(host: &Host) -> Option<Finding> {
     let (id, problem, fix) = match state.condition {
         Condition::NoInstance => (
             "host-without-instance",
-            format!("Host {name} has no instance."),
-            "Its requests are answered 503. Register an instance (PUT /instances/{id}), or remove the host.",
+            format!("Host {name} has {}.", state.short),
+            "Its requests are answered 503. Register or resume an instance, promote a version type that has instances \
+             (`signalbox hosts promote`), or remove the host.",
         ),
         Condition::Unhealthy => (
             "host-unhealthy",
@@ -259,6 +285,21 @@ pub fn host(host: &Host) -> Option<Finding> {
     Some(Finding::new(severity, id, subject, problem, fix))
 }
 
+/// Checks the traffic split of a host.
+pub fn shares(host: &Host) -> Option<Finding> {
+    let missing = &host.state.unserved_shares;
+    (!missing.is_empty()).then(|| {
+        let subject = Subject::Host(host.name.clone());
+        let versions = missing.join(", ");
+        let problem = format!(
+            "The traffic split of host {} gives a share to {versions}, which has no active instance.",
+            host.name
+        );
+        let fix = "The other version types receive its requests. Register or resume an instance of it, or correct the split.";
+        Finding::new(Warning, "share-without-instance", subject, problem, fix)
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -267,6 +308,10 @@ mod tests {
 
     fn serving(instances: u64) -> Reading {
         Reading { instances, ..Reading::default() }
+    }
+
+    fn named(reading: &Reading) -> Host {
+        Host { name: "a.example".to_owned(), state: reading.state(NOW_MS) }
     }
 
     fn shown(reading: &Reading) -> (Condition, String) {
@@ -307,15 +352,47 @@ mod tests {
 
     #[test]
     fn only_what_was_not_planned_is_a_finding() {
-        let id = |reading: Reading| {
-            host(&Host { name: "a.example".to_owned(), state: reading.state(NOW_MS) }).map(|one| one.id)
-        };
+        let id = |reading: Reading| host(&named(&reading)).map(|one| one.id);
         assert_eq!(id(serving(0)), Some("host-without-instance"));
+        assert_eq!(id(Reading { idle: 2, ..serving(0) }), Some("host-without-instance"));
+        assert_eq!(id(Reading { idle: 2, ..serving(1) }), None);
         assert_eq!(id(Reading { unhealthy: 2, ..serving(2) }), Some("host-unhealthy"));
         assert_eq!(id(Reading { unhealthy: 1, ..serving(2) }), None);
         assert_eq!(id(Reading { ejected: 1, ..serving(2) }), Some("instances-ejected"));
         let mode = Mode::Maintenance { status: 503, since: Since::default() };
         assert_eq!(id(Reading { mode, unhealthy: 2, ..serving(2) }), None);
+    }
+
+    #[test]
+    fn a_host_whose_instances_are_all_on_standby_has_no_active_one() {
+        let reading = Reading { idle: 2, ..serving(0) };
+        let text = "Requests are answered with 503: every instance is draining or on standby.";
+        assert_eq!(shown(&reading), (Condition::NoInstance, text.to_owned()));
+        let problem = |reading: &Reading| host(&named(reading)).map(|one| one.problem);
+        assert_eq!(problem(&reading).as_deref(), Some("Host a.example has no active instance."));
+        assert_eq!(problem(&serving(0)).as_deref(), Some("Host a.example has no instance."));
+    }
+
+    #[test]
+    fn a_share_of_a_version_type_without_an_instance_is_named() {
+        let split = |reading: Reading| Reading { unserved_shares: vec!["typo".to_owned()], ..reading };
+        let found = |reading: Reading| shares(&named(&reading)).map(|one| (one.id, one.problem));
+        let problem =
+            "The traffic split of host a.example gives a share to typo, which has no active instance.";
+        let expected = Some(("share-without-instance", problem.to_owned()));
+        assert_eq!(found(split(serving(1))), expected);
+        assert_eq!(found(serving(1)), None);
+        let text = "Requests are routed to an instance. \
+            The traffic split gives a share to typo, which has no active instance.";
+        assert_eq!(shown(&split(serving(1))), (Condition::ShareWithoutInstance, text.to_owned()));
+        // A worse state hides neither the finding nor the sentence.
+        let degraded = split(Reading { unhealthy: 1, ..serving(3) });
+        assert_eq!(shown(&degraded).0, Condition::Degraded);
+        assert!(shown(&degraded).1.ends_with("gives a share to typo, which has no active instance."));
+        assert_eq!(found(degraded), expected);
+        let mode = Mode::Maintenance { status: 503, since: Since::default() };
+        assert_eq!(found(split(Reading { mode, ..serving(1) })), None);
+        assert_eq!(found(split(serving(0))), None, "that is host-without-instance");
     }
 
     #[test]

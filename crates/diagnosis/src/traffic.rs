@@ -50,7 +50,7 @@ pub fn version_type(one: &VersionType) -> Option<Finding> {
     }
     let subject = Subject::VersionType { id: id.clone(), host: host.clone() };
     let problem = format!("Version type {id}: {}.", failures(*requests, *failed));
-    let fix = "Check the application's log. If a new version is the cause, switch the host back or remove its share.";
+    let fix = "Check the application's log. If a new version is the cause, promote the previous one or remove its share.";
     Some(Finding::new(Critical, "server-errors", subject, problem, fix))
 }
 

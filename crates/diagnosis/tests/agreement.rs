@@ -105,9 +105,11 @@ fn facts() -> impl Strategy<Value = Facts> {
     let mode = select(vec![Mode::Serving, Mode::Redirect { to: "https://b.test".to_owned() }]);
     let reading = (mode, 0..3_u64, 0..3_u64, 0..2_u64, 0..100_u64, 0..50_u64);
     let host =
-        (name(), reading).prop_map(|(name, (mode, instances, unhealthy, ejected, requests, failed))| Host {
-            name,
-            state: Reading { mode, instances, unhealthy, ejected, requests, failed }.state(NOW_MS),
+        (name(), reading, 0..2_u64, some(name())).prop_map(|(name, reading, idle, unserved_shares)| {
+            let (mode, instances, unhealthy, ejected, requests, failed) = reading;
+            let reading =
+                Reading { mode, instances, idle, unhealthy, ejected, unserved_shares, requests, failed };
+            Host { name, state: reading.state(NOW_MS) }
         });
     let instance = (name(), name(), reason(), any::<bool>())
         .prop_map(|(id, host, unhealthy, planned)| Instance { id, host, unhealthy, planned });

@@ -5,7 +5,7 @@ use serde_json::{Value as Json, json};
 use signalbox_condition::{Earliest, Explanation, Feeds};
 
 use crate::{
-    definition::{Gate, Machine, Trigger},
+    definition::{Gate, Machine, Next, Trigger},
     step::{self, Label, Status},
     time,
 };
@@ -16,6 +16,8 @@ pub struct Why {
     /// The condition as a tree, with the value and source of every operand, what blocks it, and the fewest
     /// changes that would make it true.
     pub explanation: Explanation,
+    /// The state that the label reaches by `fewest`, if the gate has several, and they lead to another one than its default.
+    pub towards: Option<String>,
     /// The text of the condition.
     pub condition: String,
     /// When the gate could first open if only time changes. A part that depends on a feed can change only when the
@@ -51,7 +53,8 @@ pub fn why(
     let gate = machine.at(label.state).gate()?;
     let zone = gate.zone.of(label.metadata);
     let facts = step::facts(machine, label, feeds, &zone.zone, now);
-    let explanation = gate.condition.explain(&facts);
+    let mut explanation = gate.condition.explain(&facts);
+    let towards = onward(machine, gate, &facts, &mut explanation);
     let state = machine.at(label.state);
     let deadline = state.deadline_of(label.entered, label.metadata).zip(state.deadline());
     let deadline = deadline.map(|(at, deadline)| (at.max(now), machine.at(deadline.to).name().to_owned()));
@@ -59,6 +62,7 @@ pub fn why(
     let earliest = earliest_look(gate, label, &facts, now, again);
     Some(Why {
         explanation,
+        towards,
         condition: gate.condition.text().to_owned(),
         earliest,
         next,
@@ -68,6 +72,26 @@ pub fn why(
         has_interval: gate.intervals().next().is_some(),
         zone,
     })
+}
+
+/// The default state of a gate with conditions is where a label goes for which nothing else is true, often the way back. So the
+/// changes that lead to another state are explained in the first place, if no client has to set metadata for them. Returns
+/// that state.
+fn onward(
+    machine: &Machine,
+    gate: &Gate,
+    facts: &signalbox_condition::Facts<'_>,
+    explanation: &mut Explanation,
+) -> Option<String> {
+    let Next::Condition { branches, default } = &gate.next else { return None };
+    if explanation.truth.holds() {
+        return None;
+    }
+    let onward = branches.iter().filter(|(_, to)| to != default);
+    let ways = onward.filter_map(|(when, to)| Some((gate.condition.fewest_with(when, facts)?, to)));
+    let (changes, to) = ways.min_by_key(|(changes, _)| changes.len())?;
+    explanation.fewest = Some(changes);
+    Some(machine.at(*to).name().to_owned())
 }
 
 /// Maximum number of evaluation times that are checked for the first at which the gate could open.
@@ -125,10 +149,13 @@ impl Why {
         self.next.is_none() && !self.has_interval && self.deadline.is_none()
     }
 
-    /// `{"condition","result","tree","blocking","fewest","earliest","next","triggers","timezone","stuck"?}`.
+    /// `{"condition","result","tree","blocking","fewest","towards"?,"earliest","next","triggers","timezone","stuck"?}`.
     pub fn to_json(&self) -> Json {
         let mut json = self.explanation.to_json();
         json["result"] = json!(self.explanation.truth);
+        if let Some(towards) = &self.towards {
+            json["towards"] = towards.as_str().into();
+        }
         json["condition"] = self.condition.as_str().into();
         json["earliest"] = match self.earliest {
             Earliest::Now => json!("now"),

@@ -90,7 +90,7 @@ impl Policy {
     /// The checks that the edge makes before it chooses an instance, and their results for the request.
     fn checks(&self, rule: Option<&PathRule>, question: Question<'_>) -> (Vec<String>, Vec<Step>) {
         // The table adds members about instances that are not part of a policy.
-        let added = ["v", "weights", "log_keys", "draining", "unhealthy", "joined"];
+        let added = ["v", "weights", "log_keys", "draining", "standby", "unhealthy", "joined"];
         let mut rules = self.0.clone();
         if let Some(rules) = rules.as_object_mut() {
             rules.retain(|name, _| !added.contains(&&**name));
@@ -139,6 +139,7 @@ impl Policy {
         let weightless =
             addresses.iter().filter(|address| fit(address)).all(|address| self.weight(address) == 0.0);
         let reason = |address: &String| match () {
+            () if self.lists("standby", address) => Some("standby"),
             () if draining(address) => Some("draining"),
             () if !fit(address) => Some("unhealthy"),
             () if !weightless && self.weight(address) == 0.0 => Some("weight_zero"),

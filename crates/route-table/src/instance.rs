@@ -12,7 +12,7 @@ const MAX_HOSTNAMES: usize = 100;
 const MAX_LEASE_SECONDS: u32 = 86_400;
 const MAX_WEIGHT: u32 = 1000;
 
-/// Names under which the statistics count requests without a route, and requests to the admin listener.
+/// Names under which the statistics count requests whose host name matches no host, and requests to the admin listener.
 const RESERVED_VERSION_TYPES: [&str; 2] = ["null", "pacemaker"];
 
 /// A name that other systems assigned to a version type, an application or a node. Numbers are accepted and
@@ -128,7 +128,7 @@ impl Spec {
         let version_type_id = Label::parse(&new.version_type_id, "version_type_id")?;
         if RESERVED_VERSION_TYPES.contains(&version_type_id.as_str()) {
             let detail = format!(
-                "the version type {} is reserved: the statistics count requests under it that reach no instance",
+                "the version type {} is reserved: the statistics count requests under it that are for no host, or for the admin listener",
                 version_type_id.as_str()
             );
             return Err(Invalid::new("reserved_version_type", "version_type_id", detail));
@@ -157,20 +157,53 @@ pub struct Desired {
     pub spec: Spec,
     /// Whether the instance gets new requests.
     pub state: State,
-    /// When a draining instance is removed, in unix milliseconds of the routes primary's clock.
+    /// When the drain ends, in unix milliseconds of the routes primary's clock. Then the instance is removed, or put on
+    /// standby if it has [`Self::standby_until_ms`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub drain_deadline_ms: Option<u64>,
+    /// Until when an instance that a promotion replaced can be brought back, in unix milliseconds of the routes primary's
+    /// clock. Then it is removed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub standby_until_ms: Option<u64>,
 }
 
 impl Desired {
-    /// The desired state after a registration. A PUT with the same address keeps the state of an instance
-    /// that an operator drains. A different address is a different process, which begins in the state
+    /// An instance that a client wants in this state, without an end.
+    pub fn new(spec: Spec, state: State) -> Self {
+        Self { spec, state, drain_deadline_ms: None, standby_until_ms: None }
+    }
+
+    /// The desired state after a registration. An instance that is known keeps its state; otherwise it begins in the state
     /// `first`.
     pub fn registered(spec: Spec, first: State, before: Option<&Self>) -> Self {
         match before {
-            Some(before) if before.spec.address == spec.address => Self { spec, ..before.clone() },
-            _ => Self { spec, state: first, drain_deadline_ms: None },
+            Some(before) if before.is_known(&spec) => Self { spec, ..before.clone() },
+            _ => Self::new(spec, first),
         }
+    }
+
+    /// Whether `spec` describes this instance, and not another process under its ID. A different address is a different process.
+    /// So is another version type in place of one that was replaced by a promotion, because that instance may serve
+    /// again. An instance that an operator drains stays drained, whatever it runs.
+    pub fn is_known(&self, spec: &Spec) -> bool {
+        let is_replaced = self.state == State::Standby || self.standby_until_ms.is_some();
+        let same_version = self.spec.version_type_id == spec.version_type_id;
+        self.spec.address == spec.address && (same_version || !is_replaced)
+    }
+
+    /// When the table removes the instance or the sweeper puts it on standby, unless its state changes before.
+    pub fn ends_ms(&self) -> Option<u64> {
+        match self.state {
+            State::Active => None,
+            State::Draining => self.drain_deadline_ms,
+            State::Standby => self.standby_until_ms,
+        }
+    }
+
+    /// The state after the end of the drain, if the instance is kept for some time.
+    pub fn after_drain(&self) -> Option<Self> {
+        let kept = self.state == State::Draining && self.standby_until_ms > self.drain_deadline_ms;
+        kept.then(|| Self { state: State::Standby, drain_deadline_ms: None, ..self.clone() })
     }
 }
 
@@ -246,7 +279,12 @@ mod tests {
     fn registering_again_does_not_end_a_drain_unless_the_address_is_another() {
         let spec =
             check(r#"{"address":"127.0.0.1:1","hostnames":["a.example"],"version_type_id":"1"}"#).unwrap();
-        let draining = Desired { spec: spec.clone(), state: State::Draining, drain_deadline_ms: Some(5) };
+        let draining = Desired {
+            spec: spec.clone(),
+            state: State::Draining,
+            drain_deadline_ms: Some(5),
+            standby_until_ms: None,
+        };
         let mut heavier = spec.clone();
         heavier.weight = 2;
         assert_eq!(Desired::registered(heavier, State::Active, Some(&draining)).state, State::Draining);
@@ -262,7 +300,7 @@ mod tests {
             r#"{"address":"127.0.0.1:1","hostnames":["a.example"],"version_type_id":"1",
                 "lease_seconds":5,"health":{"path":"/h"}}"#,
         );
-        let desired = Desired { spec: spec.unwrap(), state: State::Active, drain_deadline_ms: None };
+        let desired = Desired::new(spec.unwrap(), State::Active);
         let record = Record { revision: 9_007_199_254_740_991, desired };
         let json = serde_json::to_string(&record).unwrap();
         assert!(json.starts_with(r#"{"revision":9007199254740991,"#), "{json}");

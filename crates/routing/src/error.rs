@@ -2,7 +2,7 @@
 
 use signalbox_store as redis;
 
-use super::registry::NotSwitched;
+use super::registry::NotPromoted;
 use signalbox_route_table::{InstanceId, Invalid};
 
 /// A failed operation on the route table. `recorded` reports whether the fabric has the change. If it has, the
@@ -109,15 +109,33 @@ pub enum Error {
         /// Seconds until the token may register new names again.
         seconds: u32,
     },
-    /// The host cannot be switched to the version.
-    #[error("the host cannot be switched to that version")]
-    CannotSwitch {
-        /// The host to switch.
+    /// The version type cannot be promoted.
+    #[error("the version type {version_type} cannot be promoted for {hostname}: {reason}")]
+    CannotPromote {
+        /// The host.
         hostname: String,
-        /// The version type to switch to.
+        /// The version type.
         version_type: String,
         /// The reason.
-        reason: NotSwitched,
+        reason: NotPromoted,
+    },
+    /// The promotion cannot be undone.
+    #[error("{hostname} has no promotion of the version type {version_type} that can be undone: {reason}")]
+    NothingToUndo {
+        /// The host.
+        hostname: String,
+        /// The version type whose promotion is to be undone.
+        version_type: String,
+        /// The reason.
+        reason: &'static str,
+    },
+    /// A traffic split names version types that no instance of the host has.
+    #[error("no instance of {hostname} has the version type {}", .version_types.join(", "))]
+    UnknownShares {
+        /// The host.
+        hostname: String,
+        /// The version types.
+        version_types: Vec<String>,
     },
     /// A value in the request is invalid.
     #[error(transparent)]

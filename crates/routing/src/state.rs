@@ -22,12 +22,16 @@ const PATIENCE: Duration = Duration::from_millis(500);
 pub struct HostTable {
     /// What its policy decides for all requests.
     pub mode: Mode,
-    /// Addresses that get requests: those that do not drain.
+    /// Addresses that get requests: those that are neither draining nor on standby.
     pub addresses: Vec<String>,
+    /// The number of the other addresses.
+    pub idle: usize,
     /// The number of them whose health check failed.
     pub unhealthy: usize,
     /// The version types under which its requests are counted.
     pub versions: BTreeSet<String>,
+    /// Version types to which its traffic split gives a part, and of which none of `addresses` is.
+    pub unserved_shares: Vec<String>,
 }
 
 impl HostTable {
@@ -46,6 +50,8 @@ impl HostTable {
         Self {
             mode: mode(&policy),
             versions: keys.chain(record.log_key.clone()).collect(),
+            idle: record.addresses.len() - addresses.len(),
+            unserved_shares: unserved_shares(&policy, &addresses, record.log_key.as_deref()),
             addresses,
             unhealthy,
         }
@@ -57,12 +63,27 @@ impl HostTable {
         Reading {
             mode: self.mode.clone(),
             instances: self.addresses.len() as u64,
+            idle: self.idle as u64,
             unhealthy: self.unhealthy as u64,
             ejected: ejected as u64,
+            unserved_shares: self.unserved_shares.clone(),
             requests: minute.requests,
             failed: minute.failed(),
         }
     }
+}
+
+/// The version types to which the traffic split gives a part, and of which none of these active addresses is.
+fn unserved_shares(policy: &Value, active: &[String], log_key: Option<&str>) -> Vec<String> {
+    let text = |value: &Value| value.as_str().map_or_else(|| value.to_string(), ToOwned::to_owned);
+    let version_of = |address: &String| match &policy["log_keys"][address] {
+        Value::Null => log_key.map(ToOwned::to_owned),
+        version_type => Some(text(version_type)),
+    };
+    let served: BTreeSet<String> = active.iter().filter_map(version_of).collect();
+    let shares = policy["shares"].as_array().into_iter().flatten();
+    let shares = shares.filter(|share| share["percent"].as_f64().is_some_and(|percent| percent > 0.0));
+    shares.map(|share| text(&share["version_type"])).filter(|id| !served.contains(id)).collect()
 }
 
 /// The checks that decide for every request, in the order in which the edge makes them.
@@ -92,7 +113,8 @@ pub fn ejected(routers: &[RouterReport]) -> HashSet<&str> {
 
 /// A state as answers of the API have it.
 pub fn host_state(state: State) -> HostState {
-    HostState { condition: state.condition.name().to_owned(), short: state.short, summary: state.summary }
+    let State { condition, short, summary, unserved_shares } = state;
+    HostState { condition: condition.name().to_owned(), short, summary, unserved_shares }
 }
 
 impl Store {
@@ -137,11 +159,25 @@ mod tests {
         let read = table(
             r#"{"v":1,"draining":["127.0.0.1:1"],"unhealthy":["127.0.0.1:1","127.0.0.1:2"],"log_keys":{"127.0.0.1:3":"18"}}"#,
         );
-        assert_eq!((read.addresses.len(), read.unhealthy, read.mode), (2, 1, Mode::Serving));
+        assert_eq!((read.addresses.len(), read.idle, read.unhealthy, read.mode), (2, 1, 1, Mode::Serving));
         assert_eq!(read.versions, BTreeSet::from(["17".to_owned(), "18".to_owned()]));
         let minute = Sums { requests: 9, server_errors: 5, edge_errors: 3, ..Sums::default() };
         let reading = table("{").reading(&HashSet::from(["127.0.0.1:2", "127.0.0.1:9"]), &minute);
         assert_eq!((reading.instances, reading.ejected, reading.requests, reading.failed), (3, 1, 9, 2));
+    }
+
+    #[test]
+    fn a_share_without_an_active_instance_is_unserved() {
+        let of = |rest: &str| {
+            let shares = r#"{"version_type":"18","percent":5},{"version_type":"17","percent":95},{"version_type":"9","percent":0}"#;
+            table(&format!(r#"{{"shares":[{shares}]{rest}}}"#)).unserved_shares
+        };
+        let keys = r#","log_keys":{"127.0.0.1:1":"18"}"#;
+        assert!(of(keys).is_empty());
+        // Addresses on standby are listed as draining as well.
+        assert_eq!(of(&format!(r#"{keys},"draining":["127.0.0.1:1"]"#)), ["18"]);
+        assert_eq!(of(""), ["18"]);
+        assert!(table("{").unserved_shares.is_empty());
     }
 
     #[test]

@@ -1,7 +1,7 @@
 -- The part of a policy that decides which instance gets a request.
 --
---   {"weights":{"ip:port":3}, "log_keys":{"ip:port":"17"}, "draining":["ip:port"], "unhealthy":["ip:port"],
---    "joined":{"ip:port":unix ms}, "slow_start_ms":30000,
+--   {"weights":{"ip:port":3}, "log_keys":{"ip:port":"17"}, "draining":["ip:port"], "standby":["ip:port"],
+--    "unhealthy":["ip:port"], "joined":{"ip:port":unix ms}, "slow_start_ms":30000,
 --    "balance":{"algorithm":"round_robin"|"p2c"|"hash", "header":"X-User"|"cookie":"sid"|"address":true},
 --    "shares":[{"version_type":"17","percent":95},…], "shares_by":{"header":"X-Version","cookie":"version",
 --    "values":{"acme":"18"}},
@@ -53,6 +53,7 @@ end
 function _M.read(given, take, rules)
     rules.log_keys = take.map(given.log_keys, "log_keys", take.log_key)
     rules.draining = take.set(given.draining, "draining")
+    rules.standby = take.set(given.standby, "standby")
     rules.unhealthy = take.set(given.unhealthy, "unhealthy")
     rules.weights = take.map(given.weights, "weights", take.number, 0, MAX_WEIGHT)
     rules.joined = take.map(given.joined, "joined", take.number, 0, MAX_UNIX_MS)

@@ -1,4 +1,4 @@
-//! Policies of hosts, switches of versions and health checks over HTTP.
+//! Policies of hosts, promotions and health checks over HTTP.
 
 use super::*;
 
@@ -77,12 +77,12 @@ async fn policies_are_for_those_who_may_change_routes_of_the_host() {
     assert_eq!(set(&reader, "a.b.example").await.code(), "scope_missing");
     assert_eq!(set(&tenant, "a.example").await.code(), "host_not_allowed");
     assert_eq!(set(&tenant, "a.b.example").await.status, 200);
-    let switch = api.client.post(format!("{}/hosts/a.example/current", api.base)).bearer_auth(&tenant);
-    assert_eq!(read(switch.json(&json!({"version_type_id": "1"}))).await.code(), "host_not_allowed");
+    let promote = api.client.post(format!("{}/hosts/a.example/promote", api.base)).bearer_auth(&tenant);
+    assert_eq!(read(promote.json(&json!({"version_type_id": "1"}))).await.code(), "host_not_allowed");
 }
 
 #[tokio::test]
-async fn a_version_is_switched_and_a_missing_one_refused() {
+async fn a_version_is_promoted_and_a_missing_one_rejected() {
     let api = Api::start().await;
     let of = |port, version: &str| {
         let mut body = instance(port, &["a.example", "b.example"]);
@@ -90,37 +90,62 @@ async fn a_version_is_switched_and_a_missing_one_refused() {
         body
     };
     api.put("/instances/old", &of(9001, "17")).await;
-    let refused = api.post("/hosts/a.example/current", &json!({"version_type_id": 18})).await;
+    let refused = api.post("/hosts/a.example/promote", &json!({"version_type_id": 18})).await;
     assert_eq!((refused.status.as_u16(), refused.code()), (409, "no_instance_of_version".to_owned()));
     let mut partial = of(9002, "18");
     partial["hostnames"] = json!(["a.example"]);
     api.put("/instances/new", &partial).await;
-    let refused = api.post("/hosts/a.example/current", &json!({"version_type_id": "18"})).await;
+    let refused = api.post("/hosts/a.example/promote", &json!({"version_type_id": "18"})).await;
     assert_eq!(
         (refused.code(), &refused.json()["hostnames"]),
         ("version_incomplete".to_owned(), &json!(["b.example"]))
     );
     api.put("/instances/new", &of(9002, "18")).await;
-    let body = json!({"version_type_id": "18", "deadline_seconds": 3600});
-    let switched = api.post("/hosts/a.example/current", &body).await.json();
+    let body = json!({"version_type_id": "18", "drain_seconds": 3600});
+    let promoted = api.post("/hosts/a.example/promote", &body).await.json();
     assert_eq!(
-        (&switched["drained"], &switched["resumed"], &switched["changed"]),
+        (&promoted["drained"], &promoted["resumed"], &promoted["changed"]),
         (&json!(["old"]), &json!([]), &json!(true))
     );
     let drained = api.get("/instances/old").await.json();
     assert_eq!(drained["state"], "draining");
-    let again = api.post("/hosts/a.example/current", &body).await.json();
-    assert_eq!((&again["changed"], &again["serial"]), (&json!(false), &switched["serial"]));
+    let again = api.post("/hosts/a.example/promote", &body).await.json();
+    assert_eq!((&again["changed"], &again["serial"]), (&json!(false), &promoted["serial"]));
     // A draining instance keeps its deadline.
     assert_eq!(api.get("/instances/old").await.json()["drain_deadline_ms"], drained["drain_deadline_ms"]);
     for (body, code) in [
         (json!({"version_type_id": ""}), "invalid_label"),
         (json!({}), "missing_field"),
-        (json!({"version_type_id": "1", "deadline_seconds": 86_401}), "invalid_deadline"),
+        (json!({"version_type_id": "1", "drain_seconds": 86_401}), "invalid_deadline"),
+        (json!({"version_type_id": "1", "undo_seconds": 604_801}), "invalid_deadline"),
         (json!({"version": "1"}), "unknown_field"),
     ] {
-        assert_eq!(api.post("/hosts/a.example/current", &body).await.code(), code, "{body}");
+        assert_eq!(api.post("/hosts/a.example/promote", &body).await.code(), code, "{body}");
     }
+    let shown = api.get("/hosts/a.example").await.json();
+    // Both served before.
+    let before = json!(["17", "18"]);
+    assert_eq!(shown["promotion"]["undo"]["version_types"], before);
+    assert_eq!(shown["promotion"]["superseded"], json!(["17"]));
+    let undo = json!({"version_type_id": "18", "at_ms": shown["promotion"]["at_ms"]});
+    for changed in [true, false] {
+        let undone = api.post("/hosts/a.example/promote/undo", &undo).await.json();
+        assert_eq!((&undone["changed"], &undone["version_types"]), (&json!(changed), &before));
+    }
+    let refused = api.post("/hosts/a.example/promote/undo", &json!({"version_type_id": "19"})).await;
+    assert_eq!((refused.status.as_u16(), refused.code()), (409, "nothing_to_undo".to_owned()));
+}
+
+#[tokio::test]
+async fn a_share_of_a_version_type_without_an_instance_is_rejected_unless_it_is_forced() {
+    let api = Api::start().await;
+    api.put("/instances/one", &instance(9001, &["a.example"])).await;
+    let typo = json!({"shares": [{"version_type": "typo", "percent": 100}]});
+    let refused = api.put("/hosts/a.example", &typo).await;
+    assert_eq!((refused.status.as_u16(), refused.code()), (409, "no_instance_of_version".to_owned()));
+    assert_eq!(refused.json()["version_types"], json!(["typo"]));
+    assert_eq!(api.put("/hosts/a.example?force=true", &typo).await.status, 200);
+    assert_eq!(api.put("/hosts/a.example", &typo).await.status, 200, "a repetition");
 }
 
 #[tokio::test]

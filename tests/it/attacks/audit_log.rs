@@ -259,8 +259,8 @@ async fn a_change_of_many_instances_is_recorded_completely() {
     // The first one changes to another version, and all requests to it.
     make("PUT", "/instances", Some(json!([instance(0, "8")]))).await;
     make("PUT", "/hosts/many.test", Some(json!({"methods": ["GET"]}))).await;
-    make("POST", "/hosts/many.test/current", Some(json!({"version_type_id": "8"}))).await;
-    let current = "/hosts/many.test/current";
+    make("POST", "/hosts/many.test/promote", Some(json!({"version_type_id": "8"}))).await;
+    let current = "/hosts/many.test/promote";
     assert_eq!(instances(&system, current, "before").await, ids);
     let all = records(&system, "kind=change&limit=200").await;
     let first = |target: &str| {

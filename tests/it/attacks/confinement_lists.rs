@@ -91,7 +91,8 @@ async fn a_refusal_names_no_host_of_another_tenant() {
         ("POST", "/instances/theirs/drain", None),
         ("DELETE", "/instances/theirs/drain", None),
         ("POST", "/instances/theirs/errors", Some(json!({"message": "x"}))),
-        ("POST", "/hosts/x.a.test/current", Some(json!({"version_type_id": "1"}))),
+        ("POST", "/hosts/x.a.test/promote", Some(json!({"version_type_id": "1"}))),
+        ("POST", "/hosts/x.a.test/promote/undo", Some(json!({"version_type_id": "1"}))),
     ] {
         let answer = ask(&system, &mine, method, target, body).await;
         assert_eq!(answer.status, 403, "{method} {target}: {}", answer.text());

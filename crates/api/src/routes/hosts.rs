@@ -1,4 +1,6 @@
-//! Hosts: their entries in the route table, their policies, and the version that they are switched to.
+//! Hosts: their entries in the route table, their policies, and the promoted version type.
+
+use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, value::RawValue};
@@ -27,6 +29,9 @@ pub struct Host {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schema", schema(schema_with = crate::schema::policy))]
     pub rules: Option<Box<RawValue>>,
+    /// The promoted version type and what was served before; of a single host only, and absent if nothing was promoted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub promotion: Option<Promotion>,
     /// Whether it was registered through this API; else it was written to the routes primary by hand.
     pub registered: bool,
     /// What its requests get now.
@@ -39,13 +44,17 @@ pub struct Host {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema), schema(as = HostStateView))]
 pub struct HostState {
-    /// `healthy`, `paused`, `redirects`, `maintenance`, `degraded` (some instances are unhealthy), `ejected` (routers have
-    /// ejected instances), `failing` (many requests fail), `unhealthy` (no instance is healthy) or `no_instance`.
+    /// `healthy`, `paused`, `redirects`, `maintenance`, `share_without_instance` (a version type without an active instance has a
+    /// share of the requests), `degraded` (some instances are unhealthy), `ejected` (routers have ejected instances), `failing`
+    /// (many requests fail), `unhealthy` (no instance is healthy) or `no_instance`.
     pub condition: String,
     /// A few words, such as `2 of 3 ejected`.
     pub short: String,
     /// A sentence, or two.
     pub summary: String,
+    /// Version types with a share of the requests and without an active instance; absent if there is none.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub unserved_shares: Vec<String>,
 }
 
 /// A page of hosts.
@@ -80,33 +89,88 @@ pub struct RuledHost {
     pub changed: bool,
 }
 
-/// Which version a host is switched to.
+/// The promotion of a host.
+#[serde_with::skip_serializing_none]
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema), schema(as = PromotionView))]
+pub struct Promotion {
+    /// The promoted version type; absent after the first promotion of the host was undone.
+    #[cfg_attr(feature = "schema", schema(example = "18"))]
+    pub version_type_id: Option<String>,
+    /// When it was promoted, in unix milliseconds of the routes primary's clock.
+    pub at_ms: u64,
+    /// Version types that were replaced. An instance of one of them is on standby when it is registered again.
+    pub superseded: Vec<String>,
+    /// What an undo serves again; absent if the promotion cannot be undone.
+    pub undo: Option<Undoable>,
+}
+
+/// What a host served before a promotion.
+#[serde_with::skip_serializing_none]
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+pub struct Undoable {
+    /// The version types with active instances.
+    pub version_types: Vec<String>,
+    /// The traffic split in percent, by version type.
+    pub shares: Option<BTreeMap<String, f64>>,
+    /// Until when the promotion can be undone, in unix milliseconds of the routes primary's clock.
+    pub until_ms: u64,
+}
+
+/// Which version type is promoted.
+#[serde_with::skip_serializing_none]
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
-pub struct Switch {
+pub struct Promote {
     /// The version type.
     #[serde(deserialize_with = "text")]
     #[cfg_attr(feature = "schema", schema(example = "18"))]
     pub version_type_id: String,
-    /// Seconds until the instances of other versions are removed, 0 to 86,400 (30).
-    #[serde(skip_serializing_if = "Option::is_none")]
+    /// Seconds in which the instances of other versions finish their requests and sessions, 0 to 86,400 (30).
     #[cfg_attr(feature = "schema", schema(example = 30))]
-    pub deadline_seconds: Option<u32>,
+    pub drain_seconds: Option<u32>,
+    /// Seconds in which the promotion can be undone, 0 to 604,800 (3600). The instances of other versions are on standby for
+    /// that time, and removed after it.
+    #[cfg_attr(feature = "schema", schema(example = 3600))]
+    pub undo_seconds: Option<u32>,
 }
 
-/// A host that was switched.
+/// Which promotion is undone.
+#[serde_with::skip_serializing_none]
 #[derive(Debug, Clone, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(utoipa::ToSchema), schema(as = SwitchedView))]
-pub struct SwitchedHost {
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+#[serde(deny_unknown_fields)]
+pub struct UndoPromotion {
+    /// The promoted version type.
+    #[serde(deserialize_with = "text")]
+    #[cfg_attr(feature = "schema", schema(example = "18"))]
+    pub version_type_id: String,
+    /// The `at_ms` of the promotion. With it, no later promotion of the same version type is undone.
+    pub at_ms: Option<u64>,
+    /// Seconds in which the instances that are replaced finish their requests and sessions, 0 to 86,400 (30).
+    #[cfg_attr(feature = "schema", schema(example = 30))]
+    pub drain_seconds: Option<u32>,
+}
+
+/// A host after a promotion, or after one was undone.
+#[serde_with::skip_serializing_none]
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema), schema(as = PromotedView))]
+pub struct PromotedHost {
     /// Its name.
     pub hostname: String,
-    /// The version type.
-    pub version_type_id: String,
-    /// Instances of the version whose drain was ended.
+    /// The promoted version type; absent after the first promotion of the host was undone.
+    pub version_type_id: Option<String>,
+    /// The version types that serve the host.
+    pub version_types: Vec<String>,
+    /// Instances that were draining or on standby, and serve from now on.
     pub resumed: Vec<String>,
-    /// Instances of other versions that drain from now on.
+    /// Instances that drain from now on, and are then on standby.
     pub drained: Vec<String>,
+    /// Until when it can be undone, in unix milliseconds of the routes primary's clock; absent if it cannot.
+    pub undo_until_ms: Option<u64>,
     /// The serial of the route table with these changes in it.
     pub serial: u64,
     /// The newest token of the table's lineage. Serials of different epochs cannot be compared.

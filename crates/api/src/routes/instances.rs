@@ -42,7 +42,8 @@ pub struct NewInstance {
     /// Its health check.
     pub health: Option<Health>,
     /// Whether a new instance gets no requests until it is resumed or its version type is promoted. With a health check it
-    /// is unhealthy until its first checks have passed. An instance that is registered again stays as it is.
+    /// is unhealthy until its first checks have passed. An instance that is registered again stays as it is. A new instance is
+    /// also on standby if a promotion of its host replaced its version type.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub standby: bool,
 }
@@ -214,9 +215,10 @@ impl<'de> Deserialize<'de> for Statuses {
 pub enum State {
     /// It gets new requests.
     Active,
-    /// It was registered to get no requests until it is resumed or its version type is promoted.
+    /// It gets no requests until it is resumed or its version type is promoted: it was registered so, or a promotion replaced
+    /// its version type.
     Standby,
-    /// It finishes its requests; at its deadline it is removed.
+    /// It finishes its requests; at its deadline it is removed, or on standby if a promotion replaced it.
     Draining,
 }
 
@@ -255,8 +257,11 @@ pub struct Instance {
     pub health: Option<Health>,
     /// Whether it gets new requests.
     pub state: State,
-    /// When a draining instance is removed, in unix milliseconds of the routes primary's clock.
+    /// When the drain ends, in unix milliseconds of the routes primary's clock.
     pub drain_deadline_ms: Option<u64>,
+    /// When an instance that a promotion replaced is removed, in unix milliseconds of the routes primary's clock. Until then,
+    /// the promotion can be undone.
+    pub standby_until_ms: Option<u64>,
     /// Rises with each change of any instance.
     pub revision: u64,
     /// Its open requests, as the routers reported within the last seconds. Absent where the edge does not count them:

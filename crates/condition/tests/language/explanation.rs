@@ -133,6 +133,26 @@ fn the_fewest_changes_are_found() {
 }
 
 #[test]
+fn what_time_and_feeds_change_is_preferred_to_metadata() {
+    let setting = Setting::with(json!({"calm": 864000}));
+    for (text, expected) in [
+        (
+            "metadata.abort or metadata.calm has passed since system.entered_state",
+            "metadata.calm has passed since system.entered_state",
+        ),
+        ("metadata.abort or feeds.five.requests >= 100", "feeds.five.requests >= 100"),
+        (
+            "feeds.five.requests >= 100 or 10d has passed since system.entered_state",
+            "10d has passed since system.entered_state",
+        ),
+        // It will never be known.
+        ("metadata.abort or metadata.other has passed since system.entered_state", "metadata.abort"),
+    ] {
+        assert_eq!(fewest(&setting, text), Some(pairs(&[(expected, true)])), "{text}");
+    }
+}
+
+#[test]
 fn a_leaf_in_two_places_changes_once() {
     let setting = Setting::with(json!({"yes": true}));
     // Apart, (a or b) would take a, and (b or c) would take b.

@@ -110,7 +110,7 @@ impl Failure {
             | Error::NoHost
             | Error::NoInstance(_)
             | Error::HostFull { .. }
-            | Error::CannotSwitch { .. } => (None, Outcome::permanent(why)),
+            | Error::CannotPromote { .. } => (None, Outcome::permanent(why)),
             // Another attempt may succeed: the instance that has the address may be draining, or the author's token may have
             // fewer instances.
             _ => (None, Outcome::failed(why)),
@@ -155,7 +155,7 @@ impl By<'_> {
         }
         let shares = route.shares.map(shares).transpose()?;
         if let Some(shares) = &shares {
-            routes.check_shares(caller, &host, shares).await?;
+            routes.check_replace_shares(caller, &host, shares).await?;
         }
         let mut instances = Vec::new();
         if let Some(register) = route.register {

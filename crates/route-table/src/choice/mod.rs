@@ -69,9 +69,11 @@ impl<'a> Host<'a> {
             (None, _) => session::Session::default(),
         };
         // The session's instance may be draining or have weight 0: existing sessions stay there until they
-        // end.
-        let mut address =
-            session.address.filter(|address| self.fail_open || !self.policy.lists("unhealthy", address));
+        // end. On standby, they have ended.
+        let mut address = session.address.filter(|address| {
+            (self.fail_open || !self.policy.lists("unhealthy", address))
+                && !self.policy.lists("standby", address)
+        });
         let mut version_type = session.version_type.map(ToOwned::to_owned);
         let mut lists = vec![(usable.clone(), 1.0)];
         let shares = self.policy.share_list();

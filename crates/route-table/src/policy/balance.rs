@@ -63,6 +63,18 @@ pub struct Share {
     pub(crate) percent: Number,
 }
 
+impl Share {
+    /// The version type, and its percentage.
+    pub fn part(&self) -> (String, f64) {
+        (self.version_type.as_str().to_owned(), self.percent.as_f64().unwrap_or(0.0))
+    }
+
+    /// Whether it is more than 0%.
+    pub(super) fn is_some(&self) -> bool {
+        self.percent.as_f64().is_some_and(|percent| percent > 0.0)
+    }
+}
+
 /// Shares in proportion to the weights, in hundredths of a percent; `None` if there are no weights or too
 /// many.
 pub(super) fn proportional(weights: &BTreeMap<Label, u32>) -> Option<Vec<Share>> {

@@ -220,6 +220,17 @@ impl Policy {
         Self { shares: balance::proportional(weights).or_else(|| self.shares.clone()), ..self.clone() }
     }
 
+    /// The policy with this traffic split.
+    #[must_use]
+    pub fn with_split(self, shares: Option<Vec<Share>>) -> Self {
+        Self { shares, ..self }
+    }
+
+    /// The version types that receive a part of the requests by the traffic split.
+    pub fn shared_versions(&self) -> impl Iterator<Item = &Label> {
+        self.shares.iter().flatten().filter(|share| share.is_some()).map(|share| &share.version_type)
+    }
+
     /// The policy with these rules for paths.
     #[must_use]
     pub fn with_paths(self, paths: Option<Vec<PathRule>>) -> Self {

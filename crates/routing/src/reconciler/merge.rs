@@ -7,7 +7,7 @@ use super::{
     judge::{Fix, fix},
 };
 use crate::{
-    Error,
+    Error, Promotion,
     store::{Certificate, Fence, Projected, Resource, TableMark, TableState, member},
 };
 use signalbox_route_table::{Hostname, InstanceId, Policy, Record};
@@ -38,6 +38,7 @@ impl Reconciler {
             cursor = next;
         }
         self.merge_resources::<Policy>(fabric, mark).await?;
+        self.merge_resources::<Promotion>(fabric, mark).await?;
         self.merge_resources::<Certificate>(fabric, mark).await
     }
 

@@ -2,10 +2,10 @@
 
 use super::{Attempts, Registry};
 use crate::{
-    ChangeKind, Error, RouteChange,
+    ChangeKind, Error, Promotion, RouteChange,
     store::{Applied, Certificate, Desire, Fence, Projection, Resource as _, Stored, TableMark},
 };
-use signalbox_route_table::{Hostname, InstanceId, Policy, State};
+use signalbox_route_table::{Hostname, InstanceId, Policy};
 
 impl Registry {
     /// Projects one outstanding member of the fabric's list. Without a `mark`, any table is written to, which only its
@@ -23,6 +23,9 @@ impl Registry {
         }
         if let Some(hostname) = member.strip_prefix(Policy::SIGN) {
             return self.complete_resource::<Policy>(&Hostname::parse(hostname)?, revision, mark).await;
+        }
+        if let Some(hostname) = member.strip_prefix(Promotion::SIGN) {
+            return self.complete_resource::<Promotion>(&Hostname::parse(hostname)?, revision, mark).await;
         }
         if let Some(name) = member.strip_prefix(Certificate::SIGN) {
             return self.complete_resource::<Certificate>(&Hostname::parse(name)?, revision, mark).await;
@@ -107,12 +110,14 @@ impl Registry {
 
     /// Records the removal of an instance that the table has and no client wants, so that it will be projected.
     pub(crate) async fn unwant(&self, id: &InstanceId) -> Result<(), Error> {
-        let desire = Desire { id, before: None, after: None, owner: None, registrant: None };
+        let desire =
+            Desire { id, before: None, after: None, owner: None, registrant: None, promotions: None };
         self.store.desire(desire).await.map(drop)
     }
 
-    /// Takes an instance out if its lease or drain has ended: on the table first, where heartbeats arrive, then in
-    /// the fabric. Nothing when it has not ended after all.
+    /// Takes an instance out if its lease, its drain or its time on standby has ended: on the table first, where heartbeats
+    /// arrive, then in the fabric. An instance that a promotion replaced is on standby after its drain. Nothing when it has not
+    /// ended after all.
     pub(crate) async fn expire(
         &self,
         id: &InstanceId,
@@ -124,6 +129,10 @@ impl Registry {
             self.unwant(id).await?;
             return Ok(None);
         };
+        let desired = &stored.record.desired;
+        if let Some(after) = desired.after_drain().filter(|_| desired.ends_ms() <= Some(now_ms)) {
+            return self.stand_by(&stored, &after).await;
+        }
         // From here to the end the reconciler would find the place, should this process die.
         self.store.mark_outstanding(&stored).await?;
         let applied =
@@ -146,7 +155,6 @@ impl Registry {
 
 fn ended(stored: &Stored, now_ms: u64) -> ChangeKind {
     let desired = &stored.record.desired;
-    let drained = desired.state == State::Draining
-        && desired.drain_deadline_ms.is_some_and(|deadline_ms| deadline_ms <= now_ms);
+    let drained = desired.ends_ms().is_some_and(|ends_ms| ends_ms <= now_ms);
     if drained { ChangeKind::DrainEnded } else { ChangeKind::LeaseEnded }
 }

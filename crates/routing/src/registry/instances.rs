@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use super::{Attempts, Limits, Registry, check_names, check_record};
 use crate::{
-    ChangeKind, Error, RouteChange,
-    store::{Desire, DesireOutcome, Projection, Registrant, Sight, Stored, TableMark},
+    ChangeKind, Error, Promotion, RouteChange,
+    store::{Desire, DesireOutcome, Projection, Registrant, Sight, Stored, TableMark, Wanted},
 };
 use signalbox_access::Caller;
 use signalbox_api::routes::Heartbeat;
@@ -34,17 +34,17 @@ impl Registry {
     /// Registers an instance, or alters it. Repeating it changes nothing, but completes what an earlier try left and
     /// renews the lease.
     pub async fn put(&self, caller: &Caller, id: &InstanceId, spec: Spec) -> Result<RouteChange, Error> {
-        self.put_as(caller, id, spec, State::Active, None).await
+        self.put_as(caller, id, spec, false, None).await
     }
 
-    /// Like [`Self::put`]. An instance that is new begins in the state `first`. With `expected`, the instance must have this
-    /// revision; 0 means that it must not exist.
+    /// Like [`Self::put`]. An instance that is new begins on standby if `standby` is set, or if a promotion of one of its hosts
+    /// replaced its version type. With `expected`, the instance must have this revision; 0 means that it must not exist.
     pub async fn put_as(
         &self,
         caller: &Caller,
         id: &InstanceId,
         spec: Spec,
-        first: State,
+        standby: bool,
         expected: Option<u64>,
     ) -> Result<RouteChange, Error> {
         check_spec(caller, id, &spec)?;
@@ -65,6 +65,13 @@ impl Registry {
                 continue;
             };
             let before = sight.current.as_ref().map(|current| &current.record.desired);
+            let promotions = match before.is_some_and(|before| before.is_known(&spec)) {
+                true => None,
+                false => Some(self.store.promotions(&spec.hostnames).await?),
+            };
+            let superseded = promotions.iter().flatten().flatten();
+            let superseded = { superseded }.any(|one| one.value.supersedes(&spec.version_type_id));
+            let first = if standby || superseded { State::Standby } else { State::Active };
             let after = Desired::registered(spec.clone(), first, before);
             if let (Some(current), false) = (&sight.current, expired)
                 && sight.owner.is_none()
@@ -82,7 +89,10 @@ impl Registry {
             }
             self.check_instance_limit(&spec, before).await?;
             let (before, owner) = (sight.current.as_ref(), sight.owner.as_ref());
-            let desire = Desire { id, before, after: Some(&after), owner, registrant: Some(&registrant) };
+            let revision = |one: &Option<Wanted<Promotion>>| one.as_ref().map_or(0, |one| one.revision);
+            let promotions = promotions.map(|promotions| promotions.iter().map(revision).collect());
+            let registrant = Some(&registrant);
+            let desire = Desire { id, before, after: Some(&after), owner, registrant, promotions };
             let outcome = self.store.desire(desire).await?;
             let Some((revision, table)) = self.accepted(outcome, &mut attempts).await? else { continue };
             let record = Record { revision, desired: after };
@@ -142,9 +152,10 @@ impl Registry {
         let now_ms = self.store.table_now_ms().await?;
         let deadline_ms = now_ms + u64::from(deadline_seconds) * 1000;
         let drain = |before: &Desired| Desired {
+            spec: before.spec.clone(),
             state: State::Draining,
             drain_deadline_ms: Some(deadline_ms),
-            ..before.clone()
+            standby_until_ms: None,
         };
         self.alter(caller, id, ChangeKind::Draining, drain).await
     }
@@ -168,11 +179,56 @@ impl Registry {
         Ok(stored.into_iter().map(|one| one.id).collect())
     }
 
-    /// Calls a drain off.
+    /// Ends a drain, or the time on standby. If a promotion replaced the version type, other instances of it may serve as well
+    /// when they are registered again.
     pub async fn resume(&self, caller: &Caller, id: &InstanceId) -> Result<RouteChange, Error> {
-        let resume =
-            |before: &Desired| Desired { state: State::Active, drain_deadline_ms: None, ..before.clone() };
+        let stored = self.instance(caller, id).await?;
+        let Spec { hostnames, version_type_id, .. } = &stored.record.desired.spec;
+        for hostname in hostnames {
+            self.admit(caller, hostname, std::slice::from_ref(version_type_id)).await?;
+        }
+        let resume = |before: &Desired| Desired::new(before.spec.clone(), State::Active);
         self.alter(caller, id, ChangeKind::Resumed, resume).await
+    }
+
+    /// Drains an instance that a promotion replaces. After the drain it is on standby until `standby_until_ms`; then it is
+    /// removed. An instance that no longer receives requests keeps its state.
+    pub(super) async fn replace(
+        &self,
+        caller: &Caller,
+        id: &InstanceId,
+        (drain_deadline_ms, standby_until_ms): (u64, u64),
+    ) -> Result<RouteChange, Error> {
+        let replace = |before: &Desired| match before.state {
+            State::Active => Desired {
+                spec: before.spec.clone(),
+                state: State::Draining,
+                drain_deadline_ms: Some(drain_deadline_ms),
+                standby_until_ms: Some(standby_until_ms),
+            },
+            State::Draining | State::Standby => before.clone(),
+        };
+        self.alter(caller, id, ChangeKind::Draining, replace).await
+    }
+
+    /// Puts an instance on standby, if its drain has ended. Returns `None` if `current` has changed in the meantime.
+    pub(crate) async fn stand_by(
+        &self,
+        current: &Stored,
+        after: &Desired,
+    ) -> Result<Option<RouteChange>, Error> {
+        let (revision, table) = match self.desire_over(current, Some(after)).await? {
+            DesireOutcome::Changed => return Ok(None),
+            DesireOutcome::Behind => return Err(Error::Resyncing { recorded: false }),
+            DesireOutcome::Accepted { revision, table } => (revision, table),
+        };
+        let record = Record { revision, desired: after.clone() };
+        let mut attempts = Attempts::new();
+        attempts.recorded = true;
+        let id = &current.id;
+        let table = self.project_new(id, Projection::Wanted(&record), table, &mut attempts).await?;
+        let records = [Some(current.record.clone()), Some(record)];
+        Ok(Some(self.changed(ChangeKind::DrainEnded, id, table, records, None)))
     }
 
     /// Drains every instance of a node, or without a deadline resumes those that drain. Interrupted, it can be repeated.
@@ -192,7 +248,9 @@ impl Registry {
             after = Some(last.clone());
             for stored in self.store.stored_many(&ids).await? {
                 let desired = &stored.record.desired;
-                let concerned = deadline_seconds.is_some() || desired.state == State::Draining;
+                // Those that a promotion replaced are resumed by undoing it.
+                let drains = desired.state == State::Draining && desired.standby_until_ms.is_none();
+                let concerned = deadline_seconds.is_some() || drains;
                 if desired.spec.node_id.as_ref() != Some(node) || !concerned {
                     continue;
                 }
@@ -349,7 +407,9 @@ impl Registry {
         current: &Stored,
         after: Option<&Desired>,
     ) -> Result<DesireOutcome, Error> {
-        let desire = Desire { id: &current.id, before: Some(current), after, owner: None, registrant: None };
+        let id = &current.id;
+        let desire =
+            Desire { id, before: Some(current), after, owner: None, registrant: None, promotions: None };
         self.store.desire(desire).await
     }
 

@@ -8,8 +8,8 @@ mod hosts;
 mod instances;
 mod policies;
 mod project;
+mod promote;
 mod resources;
-mod switch;
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
@@ -25,8 +25,8 @@ use signalbox_route_table::{
 
 pub use instances::DrainedNode;
 pub use policies::AlteredPolicy;
+pub use promote::{NotPromoted, PromotionTimes};
 pub use resources::ResourceChange;
-pub use switch::NotSwitched;
 
 /// How long a request waits for a reconciliation that it needs. One takes milliseconds unless the table is large, and
 /// then the client is better off asking again.

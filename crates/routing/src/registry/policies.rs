@@ -1,11 +1,9 @@
-//! Sets and removes policies of hosts, and computes what remains of one after a switch of versions.
-
-use std::collections::BTreeMap;
+//! Sets and removes policies of hosts.
 
 use super::{Attempts, Registry, ResourceChange, check_names};
 use crate::Error;
 use signalbox_access::Caller;
-use signalbox_route_table::{Hostname, Invalid, Label, PathRule, Pause, Policy, Share};
+use signalbox_route_table::{Hostname, Invalid, Label, PathRule, Pause, Policy, Share, State};
 
 /// A policy that was altered.
 #[derive(Debug, Clone)]
@@ -22,6 +20,9 @@ impl Registry {
     /// Sets the policy of a host. Repeating it changes nothing, but completes what an earlier attempt left. An empty
     /// policy is the same as none. With `expected`, only if the policy has this revision; 0 if there is none. Returns the policy
     /// as it is stored, too.
+    ///
+    /// Version types to which a traffic split gives a part serve from then on: their instances on standby are resumed, and new
+    /// ones do not begin on standby.
     pub async fn set_policy(
         &self,
         caller: &Caller,
@@ -31,6 +32,104 @@ impl Registry {
     ) -> Result<(ResourceChange, Policy), Error> {
         check_names(caller, std::slice::from_ref(hostname))?;
         check_services(caller, hostname, policy)?;
+        let (ruled, stored) = self.set_whole_policy(caller, hostname, policy, expected).await?;
+        Ok((self.serve_shared(caller, hostname, policy, ruled).await?, stored))
+    }
+
+    /// Lets the version types serve to which the policy gives a part. `ruled` is the change of the policy, which may have been
+    /// rejected and so is made first. Returns the last change.
+    async fn serve_shared(
+        &self,
+        caller: &Caller,
+        hostname: &Hostname,
+        policy: &Policy,
+        ruled: ResourceChange,
+    ) -> Result<ResourceChange, Error> {
+        let shared: Vec<Label> = policy.shared_versions().cloned().collect();
+        self.admit(caller, hostname, &shared).await?;
+        // An instance that was registered before its version type was admitted is resumed here.
+        match self.resume_shared(caller, hostname, policy).await? {
+            Some((serial, epoch)) => Ok(ResourceChange { changed: true, serial, epoch }),
+            None => Ok(ruled),
+        }
+    }
+
+    /// Rejects a traffic split that gives a part to version types that no instance of the host has. A part that the policy
+    /// has already is accepted, so that a repetition is.
+    pub async fn check_shares_are_served(&self, hostname: &Hostname, policy: &Policy) -> Result<(), Error> {
+        if policy.shares.is_none() {
+            return Ok(());
+        }
+        let present = self.store.policy(hostname).await?.map(|wanted| wanted.value).unwrap_or_default();
+        let known = self.instances_of(hostname).await?;
+        let is_known = |version_type: &Label| {
+            present.shared_versions().any(|one| one == version_type)
+                || known.iter().any(|one| one.record.desired.spec.version_type_id == *version_type)
+        };
+        let unknown: Vec<String> = (policy.shared_versions().filter(|one| !is_known(one)))
+            .map(|version_type| version_type.as_str().to_owned())
+            .collect();
+        if unknown.is_empty() {
+            return Ok(());
+        }
+        Err(Error::UnknownShares { hostname: hostname.to_string(), version_types: unknown })
+    }
+
+    /// Notes that instances of these version types may serve, although a promotion replaced them.
+    pub(super) async fn admit(
+        &self,
+        caller: &Caller,
+        hostname: &Hostname,
+        version_types: &[Label],
+    ) -> Result<(), Error> {
+        if version_types.is_empty() {
+            return Ok(());
+        }
+        let mut attempts = Attempts::new();
+        while let Some(wanted) = self.store.promotion(hostname).await? {
+            let Some(next) = wanted.value.admitting(version_types) else { break };
+            match self.set_resource(caller, hostname, Some(&next), Some(wanted.revision)).await? {
+                Some(_) => break,
+                None => attempts.lost()?,
+            }
+        }
+        Ok(())
+    }
+
+    /// Resumes instances on standby to whose version types the policy gives a part, if the caller may change them. Returns
+    /// serial and epoch of the last change.
+    async fn resume_shared(
+        &self,
+        caller: &Caller,
+        hostname: &Hostname,
+        policy: &Policy,
+    ) -> Result<Option<(u64, String)>, Error> {
+        let mut last = None;
+        if policy.shares.is_none() {
+            return Ok(last);
+        }
+        for one in self.instances_of(hostname).await? {
+            let desired = &one.record.desired;
+            let waits = desired.state == State::Standby || desired.standby_until_ms.is_some();
+            let is_shared = policy.shared_versions().any(|shared| *shared == desired.spec.version_type_id);
+            if waits && is_shared && caller.may_touch_all(&desired.spec.hostnames) {
+                match self.resume(caller, &one.id).await {
+                    Ok(change) => last = Some((change.serial, change.epoch)),
+                    Err(Error::NoInstance(_)) => {}
+                    Err(error) => return Err(error),
+                }
+            }
+        }
+        Ok(last)
+    }
+
+    async fn set_whole_policy(
+        &self,
+        caller: &Caller,
+        hostname: &Hostname,
+        policy: &Policy,
+        expected: Option<u64>,
+    ) -> Result<(ResourceChange, Policy), Error> {
         if expected.is_some() || policy.has_mode() || policy.clone().keep_hidden(None).is_err() {
             let set =
                 self.alter_policy(caller, hostname, expected, |before| policy.clone().keep_hidden(before));
@@ -80,26 +179,8 @@ impl Registry {
         self.set_resource::<Policy>(caller, hostname, None, None).await?.ok_or(Error::Contended)
     }
 
-    /// Whether the policy of a host splits its requests between version types.
-    pub(super) async fn is_split(&self, hostname: &Hostname) -> Result<bool, Error> {
-        Ok(self.store.policy(hostname).await?.is_some_and(|policy| policy.value.shares.is_some()))
-    }
-
-    /// Sets the shares of a host, in proportion to the weights of the version types. The rest of its policy stays.
-    pub(super) async fn set_shares(
-        &self,
-        caller: &Caller,
-        hostname: &Hostname,
-        weights: &BTreeMap<Label, u32>,
-    ) -> Result<ResourceChange, Error> {
-        let altered = self.alter_policy(caller, hostname, None, |before| {
-            let policy = before.cloned().unwrap_or_default();
-            Ok(policy.with_shares(weights))
-        });
-        Ok(altered.await?.change)
-    }
-
-    /// Replaces the shares of a host. The rest of its policy stays, even if it leads to hosts that the caller may not change.
+    /// Replaces the shares of a host, and lets their version types serve as [`Self::set_policy`] does. The rest of its policy stays,
+    /// even if it leads to hosts that the caller may not change.
     pub async fn replace_shares(
         &self,
         caller: &Caller,
@@ -107,11 +188,14 @@ impl Registry {
         shares: &[Share],
     ) -> Result<AlteredPolicy, Error> {
         check_names(caller, std::slice::from_ref(hostname))?;
-        self.alter_policy(caller, hostname, None, |before| with(before.cloned(), shares)).await
+        let altered =
+            self.alter_policy(caller, hostname, None, |before| with(before.cloned(), shares)).await?;
+        let change = self.serve_shared(caller, hostname, &altered.after, altered.change).await?;
+        Ok(AlteredPolicy { change, ..altered })
     }
 
     /// Checks whether [`Self::replace_shares`] would accept these shares now. Changes nothing.
-    pub async fn check_shares(
+    pub async fn check_replace_shares(
         &self,
         caller: &Caller,
         hostname: &Hostname,
@@ -124,7 +208,7 @@ impl Registry {
     }
 
     /// Replaces the policy of a host by what `alter` makes of it. With `expected`, only if the policy has this revision.
-    async fn alter_policy(
+    pub(super) async fn alter_policy(
         &self,
         caller: &Caller,
         hostname: &Hostname,
@@ -147,28 +231,6 @@ impl Registry {
             let wanted = Some(&after).filter(|policy| !policy.is_empty());
             match self.set_resource(caller, hostname, wanted, Some(revision)).await? {
                 Some(change) => return Ok(AlteredPolicy { change, before, after }),
-                None => attempts.lost()?,
-            }
-        }
-    }
-
-    /// Removes the shares from the policy of a host; `None` if it has no shares.
-    pub(super) async fn drop_shares(
-        &self,
-        caller: &Caller,
-        hostname: &Hostname,
-    ) -> Result<Option<ResourceChange>, Error> {
-        let mut attempts = Attempts::new();
-        loop {
-            let Some(wanted) = self.store.policy(hostname).await? else { return Ok(None) };
-            if wanted.value.shares.is_none() {
-                return Ok(None);
-            }
-            let mut rest = wanted.value;
-            rest.shares = None;
-            let rest = Some(&rest).filter(|policy| !policy.is_empty());
-            match self.set_resource(caller, hostname, rest, Some(wanted.revision)).await? {
-                Some(changed) => return Ok(Some(changed)),
                 None => attempts.lost()?,
             }
         }

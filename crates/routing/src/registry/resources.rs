@@ -34,7 +34,7 @@ impl Registry {
     }
 
     /// Sets the resource of a name; `None` removes it. Returns `None` if `expected` is not the present revision.
-    pub(super) async fn set_resource<R: Resource>(
+    pub(crate) async fn set_resource<R: Resource>(
         &self,
         caller: &Caller,
         name: &Hostname,

@@ -4,7 +4,7 @@
 -- KEYS[2]: hash, instance:<id>
 -- KEYS[3]: hash, address → id of its owner
 -- KEYS[4]: zset, instance id by end of lease in unix ms
--- KEYS[5]: zset, instance id by end of drain in unix ms
+-- KEYS[5]: zset, instance id by end of drain, or of its time on standby, in unix ms
 -- KEYS[6]: string, the highest revision applied
 -- KEYS[7]: string, lineage of the table
 -- KEYS[8]: hash, fencing epochs of leases
@@ -12,7 +12,7 @@
 -- KEYS[10]: set, ids of the instances whose health is to be checked
 -- ARGV[1]: string, instance id
 -- ARGV[2]: integer, revision of the desired state
--- ARGV[3]: string, active | standby | draining | removed | expired; routers see standby as draining
+-- ARGV[3]: string, active | standby | draining | removed | expired; for routers, standby is draining without sessions
 -- ARGV[4]: string, the newest epoch that the table must have; empty = any, while it is seeded
 -- ARGV[5]: integer, the serial that the table must have reached
 -- ARGV[6]: integer, unix ms; empty = this server's clock
@@ -23,7 +23,7 @@
 -- ARGV[11]: string, node id; empty = none
 -- ARGV[12]: integer, weight
 -- ARGV[13]: integer, length of the lease in ms; 0 = none
--- ARGV[14]: integer, end of the drain in unix ms; 0 = none
+-- ARGV[14]: integer, end of the drain, or of its time on standby, in unix ms; 0 = none
 -- ARGV[15]: string, the record as JSON
 -- ARGV[16]: integer, 1 when its health is to be checked else 0
 -- ARGV[17...]: strings, host names
@@ -194,6 +194,11 @@ local function main(shared)
     redis.call('HSET', instance_key, 'revision', ARGV[2], 'state', state, 'address', address,
       'hostnames', table.concat(new_hostnames, ' '), 'version_type_id', version_type, 'node_id', node,
       'weight', weight, 'lease_ms', ARGV[13], 'record', record)
+    if standby then
+      redis.call('HSET', instance_key, 'standby', '1')
+    else
+      redis.call('HDEL', instance_key, 'standby')
+    end
     redis.call('PERSIST', instance_key)
     -- A different address is a different process: new, with unknown health. An instance without a check cannot be
     -- unhealthy.

@@ -12,7 +12,8 @@
 -- KEYS[10]: hash, instance id → the token that registered it
 -- KEYS[11]: hash, token → the number of its instances
 -- KEYS[12]: set, `h:` and each new host name, `v:` and each new version type that the token registered within a day
--- KEYS[13]: zset, version type → when it was last registered, unix s
+-- KEYS[13]: hash, host name → its promotion with its revision as JSON
+-- KEYS[14]: zset, version type → when it was last registered, unix s
 -- ARGV[1]: string, instance id
 -- ARGV[2]: string, the record as the caller read it; empty = there was none
 -- ARGV[3]: string, the new record as JSON without its opening brace and revision; empty = remove
@@ -25,9 +26,11 @@
 -- ARGV[10]: string, the token that registers the instance; empty = the registrant stays
 -- ARGV[11]: integer, the maximum number of instances of that token; 0 = no limit
 -- ARGV[12]: integer, the maximum number of these names; 0 = no limit
--- ARGV[13...]: strings, host names of the new record
+-- ARGV[13]: string, the revisions of the promotions of these names as the caller read them, separated by spaces,
+--   0 = none; empty = they do not matter
+-- ARGV[14...]: strings, host names of the new record
 -- Returns {'accepted', revision, serial of the table, lineage of the table}
---   {'changed'}: the record or the owner has changed in the meantime; read again
+--   {'changed'}: the record, the owner or a promotion has changed in the meantime; read again
 --   {'limited'}: the token has the maximum number of instances
 --   {'names', seconds}: the token has registered the maximum number of new names, and may register more after this time
 --   {'regressed', revision}: this server has lost changes; reconcile first
@@ -36,12 +39,13 @@
 local instances, index, addresses = KEYS[1], KEYS[2], KEYS[3]
 local hosts, host_index = KEYS[4], KEYS[5]
 local revisions, unprojected, unreported, route_table = KEYS[6], KEYS[7], KEYS[8], KEYS[9]
-local registrants, counts, names, version_types = KEYS[10], KEYS[11], KEYS[12], KEYS[13]
+local registrants, counts, names, promotions, version_types = KEYS[10], KEYS[11], KEYS[12], KEYS[13], KEYS[14]
 local id, expected, record = ARGV[1], ARGV[2], ARGV[3]
 local address_before, address_after = ARGV[4], ARGV[5]
 local owner, owner_record = ARGV[6], ARGV[7]
 local floor, version_type = tonumber(ARGV[8]), ARGV[9]
 local registrant, max_instances, max_names = ARGV[10], tonumber(ARGV[11]), tonumber(ARGV[12])
+local FIRST_HOSTNAME = 14
 -- How long new names are counted, in seconds.
 local NAMES_SECONDS = 86400
 -- How long a version type is not new after its last registration, in seconds; and how many that are older are removed in a call.
@@ -69,6 +73,14 @@ if address_after ~= '' then
 end
 if owner ~= '' and (redis.call('HGET', instances, owner) or '') ~= owner_record then
   return {'changed'}
+end
+local at_name = FIRST_HOSTNAME
+for promoted in string.gmatch(ARGV[13], '%d+') do
+  local promotion = redis.call('HGET', promotions, ARGV[at_name]) or ''
+  if (string.match(promotion, '^{"revision":(%d+),') or '0') ~= promoted then
+    return {'changed'}
+  end
+  at_name = at_name + 1
 end
 
 -- Whether the instance would exceed the maximum of its token. The instance that loses its address may belong to the
@@ -98,7 +110,7 @@ local function new_names()
     seen[name] = true
   end
   local is_known = redis.call('ZSCORE', version_types, version_type)
-  for at = 13, #ARGV do
+  for at = FIRST_HOSTNAME, #ARGV do
     local present = redis.call('HGET', hosts, ARGV[at])
     if not present then
       add('h:' .. ARGV[at])
@@ -183,7 +195,7 @@ else
   end
   redis.call('ZADD', version_types, now, version_type)
   -- At most a hundred names.
-  for at = 13, #ARGV do
+  for at = FIRST_HOSTNAME, #ARGV do
     redis.call('HSET', hosts, ARGV[at], version_type)
     redis.call('ZADD', host_index, 0, ARGV[at])
   end

@@ -7,20 +7,21 @@
 -- KEYS[6]: string, lineage of the table
 -- KEYS[7]: stream, the changes of the table
 -- KEYS[8]: hash, rules:<hostname>
+-- KEYS[9]: hash, promotion:<hostname>
 -- ARGV[1]: string, the newest epoch that the table must have; empty = any, while it is seeded
 -- ARGV[2]: integer, the serial that the table must have reached
 -- ARGV[3]: string, the host name
 -- ARGV[4]: integer, unix ms; empty = this server's clock
 -- ARGV[5]: integer, revision of the removal
 -- Returns {'done', serial}
---   {'in_use', serial}: instances serve it, so it is kept; its rules are removed
+--   {'in_use', serial}: instances serve it, so it is kept; its rules and its promotion are removed
 --   {'foreign', lineage}: another table than expected
 --   {'behind', serial}: the table has lost changes
 --   {'blocked', key}: a key holds another type than it must
 -- Caller: store/table.rs, remove_host
 local function main(shared)
-  local serial_key, addresses, ids, logkey, policy, lineage_key, changes, rules =
-    KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6], KEYS[7], KEYS[8]
+  local serial_key, addresses, ids, logkey, policy, lineage_key, changes, rules, promotion =
+    KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6], KEYS[7], KEYS[8], KEYS[9]
   local epoch, floor, hostname, now = ARGV[1], tonumber(ARGV[2]), ARGV[3], tonumber(ARGV[4])
   local revision = tonumber(ARGV[5])
 
@@ -30,13 +31,14 @@ local function main(shared)
   end
   local in_use = redis.call('SCARD', ids) > 0
   -- The removed key may be of any type.
-  refused = shared.blocked({[changes] = 'stream', [rules] = 'hash'}, in_use and {hostname} or {})
+  refused = shared.blocked({[changes] = 'stream', [rules] = 'hash', [promotion] = 'hash'}, in_use and {hostname} or {})
   if refused then
     return refused
   end
   now = shared.now(now)
   local ruled = tonumber(redis.call('HGET', rules, 'revision') or '0') > revision
-  shared.unrule(hostname, revision)
+  shared.unset(rules, revision)
+  shared.unset(promotion, revision)
   local difference
   if in_use then
     difference = shared.refresh(hostname)

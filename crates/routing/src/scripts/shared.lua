@@ -101,7 +101,7 @@ function shared.refresh(name)
   -- The list is as long as the number of the name's instances, which the pacemaker limits.
   for _, member in ipairs(redis.call('SMEMBERS', 'instance_ids:' .. name)) do
     local one = redis.call('HMGET', 'instance:' .. member, 'address', 'version_type_id', 'state', 'revision',
-      'weight', 'unhealthy', 'joined_ms')
+      'weight', 'unhealthy', 'joined_ms', 'standby')
     if one[1] then
       entries[#entries + 1] = one
       if not kinds[one[2]] then
@@ -124,7 +124,7 @@ function shared.refresh(name)
   local rules, slow_start, by_version =
     unpack(redis.call('HMGET', 'rules:' .. name, 'members', 'slow_start', 'by_version'))
   local weighted = uneven(entries, 5)
-  local log_keys, draining, unhealthy, weights, joined = {}, {}, {}, {}, {}
+  local log_keys, draining, standby, unhealthy, weights, joined = {}, {}, {}, {}, {}, {}
   for _, one in ipairs(entries) do
     local address = quote(one[1])
     if kind_count > 1 or by_version then
@@ -132,6 +132,9 @@ function shared.refresh(name)
     end
     if one[3] == 'draining' then
       draining[#draining + 1] = address
+    end
+    if one[8] then
+      standby[#standby + 1] = address
     end
     if one[6] then
       unhealthy[#unhealthy + 1] = address
@@ -151,6 +154,7 @@ function shared.refresh(name)
   end
   add('log_keys', '{', log_keys, '}')
   add('draining', '[', draining, ']')
+  add('standby', '[', standby, ']')
   add('unhealthy', '[', unhealthy, ']')
   add('weights', '{', weights, '}')
   add('joined', '{', joined, '}')
@@ -170,9 +174,8 @@ function shared.bury(key, revision)
   redis.call('EXPIRE', key, TOMBSTONE_SECONDS)
 end
 
--- Removes the policy of a name, unless the table has a later revision.
-function shared.unrule(name, revision)
-  local key = 'rules:' .. name
+-- Removes a resource of a name, unless the table has a later revision.
+function shared.unset(key, revision)
   if tonumber(redis.call('HGET', key, 'revision') or '0') <= revision then
     shared.bury(key, revision)
   end

@@ -58,6 +58,8 @@ pub(crate) struct Desire<'a> {
     pub(crate) owner: Option<&'a Stored>,
     /// Who registers the instance; `None` if nothing changes about that.
     pub(crate) registrant: Option<&'a Registrant>,
+    /// The revisions of the promotions of its hosts, in the order of its names; `None` if its state does not follow from them.
+    pub(crate) promotions: Option<Vec<u64>>,
 }
 
 /// The token that registers an instance.
@@ -164,6 +166,8 @@ impl Store {
         let tail = after.as_deref().map_or("", |json| json.trim_start_matches('{'));
         let spec = desire.after.map(|after| &after.spec);
         let before = desire.before;
+        let promotions: Vec<String> = desire.promotions.iter().flatten().map(u64::to_string).collect();
+        let promotions = promotions.join(" ");
         let call = DESIRE
             .call()
             .key(&key::routes_instances())
@@ -178,6 +182,7 @@ impl Store {
             .key(&key::routes_registrants())
             .key(&key::routes_registrants_count())
             .key(&key::routes_registrants_names(desire.registrant.map_or("", |registrant| &registrant.token)))
+            .key(&key::routes_promotions())
             .key(&key::routes_version_types())
             .arg(desire.id.as_str())
             .arg(before.map_or("", |stored| &stored.text))
@@ -191,6 +196,7 @@ impl Store {
             .arg(desire.registrant.map_or("", |registrant| &registrant.token))
             .arg(desire.registrant.map_or(0, |registrant| registrant.max_instances))
             .arg(desire.registrant.map_or(0, |registrant| registrant.max_names))
+            .arg(promotions)
             .arg(hostnames(spec.map_or(&[], |spec| &spec.hostnames)));
         let reply = self.in_fabric("desire", call).await?;
         match (reply.word()?.as_str(), desire.registrant) {
@@ -204,7 +210,7 @@ impl Store {
         }
     }
 
-    /// Forgets a host name without desired instances, and its policy.
+    /// Forgets a host name without desired instances, its policy and its promotion.
     pub(crate) async fn forget_host(&self, hostname: &Hostname) -> Result<DesireOutcome, Error> {
         let call = FORGET_HOST
             .call()
@@ -214,6 +220,7 @@ impl Store {
             .key(&key::routes_unprojected())
             .key(&key::routes_table())
             .key(&key::routes_policies())
+            .key(&key::routes_promotions())
             .arg(hostname.as_str())
             .arg(self.floor());
         self.outcome(&self.in_fabric("forget_host", call).await?)
@@ -281,6 +288,14 @@ impl Store {
     /// The members that are not known to be in the table, oldest first, with their revisions.
     pub(crate) async fn outstanding(&self, limit: usize) -> Result<Vec<(String, u64)>, Error> {
         self.waiting(&key::routes_unprojected(), limit).await
+    }
+
+    /// The instances that are not known to be in the table, latest first.
+    pub(crate) async fn outstanding_instances(&self, limit: usize) -> Result<Vec<InstanceId>, Error> {
+        let last = limit.saturating_sub(1);
+        let command = self.fabric.command("ZREVRANGE").key(&key::routes_unprojected()).arg(0).arg(last);
+        let members: Vec<String> = command.query().await.map_err(Error::Fabric)?;
+        Ok(members.iter().filter_map(|member| InstanceId::parse(member).ok()).collect())
     }
 
     /// The members that are not known to be in the membership sets, oldest first, with their revisions.

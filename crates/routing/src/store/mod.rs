@@ -8,6 +8,7 @@ mod desired;
 mod health;
 mod membership;
 mod policies;
+mod promotions;
 mod reply;
 mod resource;
 mod routers;

@@ -9,7 +9,7 @@ use signalbox_store::{
 
 use super::{SHARED, Store, TableMark, desired::hostnames, reply::Reply};
 use crate::Error;
-use signalbox_route_table::{Hostname, InstanceId, Owner, Record, State, TableHost};
+use signalbox_route_table::{Desired, Hostname, InstanceId, Owner, Record, TableHost};
 
 static APPLY: Script<RoutesPrimaryRole> =
     Script::composed("routing/apply", &[include_str!("../scripts/apply.lua"), SHARED]);
@@ -147,7 +147,6 @@ impl Store {
         let desired = record.map(|record| &record.desired);
         let spec = desired.map(|desired| &desired.spec);
         let text = record.map(|record| serde_json::to_string(record).map_err(Error::Record)).transpose()?;
-        let drains = desired.filter(|desired| desired.state == State::Draining);
         let call = APPLY
             .call()
             .key(&key::serial())
@@ -173,7 +172,7 @@ impl Store {
             .arg(spec.and_then(|spec| spec.node_id.as_ref()).map_or("", |node| node.as_str()))
             .arg(spec.map_or(1, |spec| spec.weight))
             .arg(spec.and_then(|spec| spec.lease_seconds).map_or(0, |seconds| u64::from(seconds) * 1000))
-            .arg(drains.and_then(|desired| desired.drain_deadline_ms).unwrap_or(0))
+            .arg(desired.and_then(Desired::ends_ms).unwrap_or(0))
             .arg(text.as_deref().unwrap_or(""))
             .arg(u8::from(spec.is_some_and(|spec| spec.health.is_some())))
             .arg(hostnames(spec.map_or(&[], |spec| &spec.hostnames)));
@@ -239,7 +238,7 @@ impl Store {
         }
     }
 
-    /// Takes a host name out of the table, unless instances serve it; its policy goes in any case.
+    /// Removes a host name from the table, unless instances serve it. Its policy and its promotion are removed in any case.
     pub(crate) async fn remove_host(
         &self,
         hostname: &Hostname,
@@ -257,6 +256,7 @@ impl Store {
             .key(&key::epoch())
             .key(&key::changes())
             .key(&key::rules(name))
+            .key(&key::promotion(name))
             .arg(mark.map_or("", |mark| &mark.epoch))
             .arg(mark.map_or(0, |mark| mark.serial))
             .arg(name)

@@ -398,11 +398,16 @@ async fn a_change_that_another_pacemaker_completed_is_published() {
     let rig = Rig::new().await;
     let ears = Ears::open();
     // The fabric has it, and the pacemaker that was to project it died.
-    let wanted =
-        Desired { spec: spec(9001, &["a.example"], "1"), state: State::Active, drain_deadline_ms: None };
+    let wanted = Desired::new(spec(9001, &["a.example"], "1"), State::Active);
     let id = instance_id("i");
-    let desire =
-        crate::store::Desire { id: &id, before: None, after: Some(&wanted), owner: None, registrant: None };
+    let desire = crate::store::Desire {
+        id: &id,
+        before: None,
+        after: Some(&wanted),
+        owner: None,
+        registrant: None,
+        promotions: None,
+    };
     rig.store.desire(desire).await.unwrap();
     rig.publish(&ears).await;
     assert_eq!(ears.published(), [""; 0]);

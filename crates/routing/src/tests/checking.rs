@@ -244,15 +244,16 @@ async fn a_recovered_instance_starts_slowly_again() {
 }
 
 #[tokio::test]
-async fn a_host_is_not_switched_to_an_unhealthy_version() {
+async fn an_unhealthy_version_is_not_promoted() {
     let rig = Rig::new().await;
     rig.put("old", spec(9001, &[HOST], "16")).await;
     rig.put("new", checked(9002, &[HOST], json!({"path": "/"}))).await;
     rig.diagnose("new", 9002, Some("x"), 1).await;
     let version = signalbox_route_table::Label::parse("17", "version_type_id").unwrap();
-    let refused = rig.registry.switch_version(&Caller::root(), &host(HOST), &version, 1).await;
-    use crate::registry::NotSwitched;
-    assert!(matches!(refused, Err(Error::CannotSwitch { reason: NotSwitched::Unhealthy, .. })));
+    use crate::{NotPromoted, PromotionTimes};
+    let times = PromotionTimes { drain_seconds: 1, undo_seconds: 1 };
+    let refused = rig.registry.promote(&Caller::root(), &host(HOST), &version, times).await;
+    assert!(matches!(refused, Err(Error::CannotPromote { reason: NotPromoted::Unhealthy, .. })));
 }
 
 #[tokio::test]

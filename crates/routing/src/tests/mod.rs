@@ -8,11 +8,11 @@ mod leases;
 mod model;
 mod policies;
 mod projection;
+mod promoting;
 mod reconciling;
 mod registering;
 mod scripts;
 mod stored_forms;
-mod switching;
 mod time;
 
 use std::{sync::Arc, time::Duration};
@@ -178,11 +178,16 @@ fn leased(port: u16, hostnames: &[&str], lease_seconds: u32) -> Spec {
 }
 
 fn active(revision: u64, spec: Spec) -> Record {
-    Record { revision, desired: Desired { spec, state: State::Active, drain_deadline_ms: None } }
+    Record { revision, desired: Desired::new(spec, State::Active) }
 }
 
 fn draining(revision: u64, spec: Spec, deadline_ms: u64) -> Record {
-    let desired = Desired { spec, state: State::Draining, drain_deadline_ms: Some(deadline_ms) };
+    let desired = Desired {
+        spec,
+        state: State::Draining,
+        drain_deadline_ms: Some(deadline_ms),
+        standby_until_ms: None,
+    };
     Record { revision, desired }
 }
 

@@ -95,6 +95,7 @@ impl Run<'_> {
             after: after.as_ref(),
             owner: owner.as_ref(),
             registrant: None,
+            promotions: None,
         };
         let DesireOutcome::Accepted { revision, .. } = self.store.desire(desire).await.unwrap() else {
             panic!("no other client makes changes")
@@ -126,7 +127,7 @@ impl Run<'_> {
                     .filter_map(|(bit, name)| (hosts >> bit & 1 == 1).then_some(*name))
                     .collect();
                 let spec = Spec { weight, ..spec(port, &names, &version_type.to_string()) };
-                let after = Desired { spec, state: State::Active, drain_deadline_ms: None };
+                let after = Desired::new(spec, State::Active);
                 self.change(IDS[id], Some(after)).await;
             }
             Step::Remove { id } => self.change(IDS[id], None).await,

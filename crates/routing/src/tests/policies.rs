@@ -196,7 +196,7 @@ async fn an_instance_that_another_client_changed_is_not_replaced() {
     let rig = Rig::new().await;
     let (root, id) = (Caller::root(), instance_id("one"));
     let put = async |version: &str, expected: u64| {
-        rig.registry.put_as(&root, &id, spec(9001, &[HOST], version), State::Active, Some(expected)).await
+        rig.registry.put_as(&root, &id, spec(9001, &[HOST], version), false, Some(expected)).await
     };
     assert!(matches!(put("1", 7).await, Err(Error::InstanceChanged { revision: 0 })));
     put("1", 0).await.unwrap();

@@ -11,11 +11,11 @@ use signalbox_access::{Caller, HostPattern, Scope};
 async fn commit(rig: &Rig, id: &str, spec: Spec) -> u64 {
     let id = instance_id(id);
     let sight = rig.store.sight(&id, &spec.address).await.unwrap();
-    let after = Desired { spec, state: State::Active, drain_deadline_ms: None };
+    let after = Desired::new(spec, State::Active);
     let (before, owner) = (sight.current.as_ref(), sight.owner.as_ref());
     match rig
         .store
-        .desire(Desire { id: &id, before, after: Some(&after), owner, registrant: None })
+        .desire(Desire { id: &id, before, after: Some(&after), owner, registrant: None, promotions: None })
         .await
         .unwrap()
     {
@@ -62,7 +62,14 @@ async fn removing_can_be_repeated_and_completes_an_interrupted_removal() {
     let id = instance_id("i");
     // The fabric knows of the removal, the table does not.
     let current = rig.store.stored(&id).await.unwrap().unwrap();
-    let desire = Desire { id: &id, before: Some(&current), after: None, owner: None, registrant: None };
+    let desire = Desire {
+        id: &id,
+        before: Some(&current),
+        after: None,
+        owner: None,
+        registrant: None,
+        promotions: None,
+    };
     assert!(matches!(rig.store.desire(desire).await.unwrap(), DesireOutcome::Accepted { .. }));
     assert_eq!(rig.addresses("a.example").await, ["127.0.0.1:9001"]);
     let serial = rig.serial().await;
@@ -79,13 +86,25 @@ async fn a_commit_over_something_else_than_was_read_is_lost() {
     let id = instance_id("i");
     let read = rig.store.stored(&id).await.unwrap();
     rig.put("i", spec(9001, &["a.example"], "2")).await;
-    let desire = Desire { id: &id, before: read.as_ref(), after: None, owner: None, registrant: None };
+    let desire = Desire {
+        id: &id,
+        before: read.as_ref(),
+        after: None,
+        owner: None,
+        registrant: None,
+        promotions: None,
+    };
     assert_eq!(rig.store.desire(desire).await.unwrap(), DesireOutcome::Changed);
     // An owner of the address that appeared in the meantime is detected as well.
-    let after =
-        Desired { spec: spec(9001, &["b.example"], "1"), state: State::Active, drain_deadline_ms: None };
-    let desire =
-        Desire { id: &instance_id("j"), before: None, after: Some(&after), owner: None, registrant: None };
+    let after = Desired::new(spec(9001, &["b.example"], "1"), State::Active);
+    let desire = Desire {
+        id: &instance_id("j"),
+        before: None,
+        after: Some(&after),
+        owner: None,
+        registrant: None,
+        promotions: None,
+    };
     assert_eq!(rig.store.desire(desire).await.unwrap(), DesireOutcome::Changed);
 }
 
@@ -109,11 +128,16 @@ async fn noting_an_earlier_change_as_done_leaves_the_later_one_outstanding() {
 #[tokio::test]
 async fn a_fabric_that_was_emptied_this_moment_takes_nothing() {
     let rig = Rig::new().await;
-    let after =
-        Desired { spec: spec(9001, &["a.example"], "1"), state: State::Active, drain_deadline_ms: None };
+    let after = Desired::new(spec(9001, &["a.example"], "1"), State::Active);
     let () = rig.fabric("FLUSHALL", &[]).await;
-    let desire =
-        Desire { id: &instance_id("i"), before: None, after: Some(&after), owner: None, registrant: None };
+    let desire = Desire {
+        id: &instance_id("i"),
+        before: None,
+        after: Some(&after),
+        owner: None,
+        registrant: None,
+        promotions: None,
+    };
     assert_eq!(rig.store.desire(desire).await.unwrap(), DesireOutcome::Behind);
     assert_eq!(rig.store.forget_host(&host("a.example")).await.unwrap(), DesireOutcome::Behind);
     assert_eq!(rig.fabric::<u64>("DBSIZE", &[]).await, 0);

@@ -5,8 +5,15 @@ use std::path::{Path, PathBuf};
 /// The crates whose scripts are tested here.
 const CRATES: [&str; 3] = ["access", "lease", "routing"];
 /// Local functions that are appended to other scripts.
-const INCLUDED: [&str; 5] =
-    ["shared.lua", "policy_index.lua", "policy_table.lua", "certificate_index.lua", "certificate_table.lua"];
+const INCLUDED: [&str; 7] = [
+    "shared.lua",
+    "policy_index.lua",
+    "policy_table.lua",
+    "promotion_index.lua",
+    "promotion_table.lua",
+    "certificate_index.lua",
+    "certificate_table.lua",
+];
 
 /// The source folder of a script's crate, the path of the script, and its text.
 fn scripts() -> Vec<(PathBuf, PathBuf, String)> {

@@ -25,6 +25,8 @@ keys! {
     routes_hosts_index() = "routes:hosts:index", "zset", "until the host is deleted";
     /// HASH: host name → its desired policy, as JSON with its revision.
     routes_policies() = "routes:policies", "hash", "until the policy or its host is deleted";
+    /// HASH: host name → its promoted version type and what was served before, as JSON with its revision.
+    routes_promotions() = "routes:promotions", "hash", "from the first promotion until the host is deleted";
     /// HASH: server name → its desired certificate with an encrypted private key, as JSON with revision and expiry.
     routes_certificates() = "routes:certificates", "hash", "until the certificate is deleted";
     /// ZSET of the server names that have a certificate, all with score 0, so that they sort by name.

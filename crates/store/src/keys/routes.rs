@@ -30,11 +30,14 @@ keys! {
     challenge(token: &str) = "challenge:{token}", "string", "an hour", "pacemaker" => "nginx";
     /// HASH: the policy that was set for a host name, from which `policy:<hostname>` is derived, and its revision.
     rules(hostname: &str) = "rules:{hostname}", "hash", "while the host has a policy; an hour as a tombstone";
+    /// HASH: which version type was promoted for a host name, and what was served before, with its revision.
+    promotion(hostname: &str) = "promotion:{hostname}",
+        "hash", "from the first promotion until the host is deleted; an hour as a tombstone";
     /// SET of the IDs of instances with a health check.
     checks() = "checks", "set", "while an instance has a health check";
     /// ZSET of instance IDs by the end of their lease, in unix milliseconds of this server's clock.
     leases() = "leases", "zset", "no expiry";
-    /// ZSET of draining instance IDs by the time of their removal, in unix milliseconds of this server's clock.
+    /// ZSET of instance IDs by the end of their drain or of their time on standby, in unix milliseconds of this server's clock.
     drains() = "drains", "zset", "no expiry";
     /// HASH: address → ID of the instance that owns it.
     addresses() = "addresses", "hash", "while an instance is registered there";

@@ -179,10 +179,11 @@ fn words(record: &Record) -> String {
         ("PUT", "/hosts/{hostname}") => format!("policy of {name} set"),
         ("DELETE", "/hosts/{hostname}/policy") => format!("policy of {name} removed"),
         ("DELETE", "/hosts/{hostname}") => format!("{name} removed"),
-        ("POST", "/hosts/{hostname}/current") => match version {
-            Some(version) => format!("{name} switched to version {version}"),
-            None => format!("{name} switched"),
+        ("POST", "/hosts/{hostname}/promote") => match version {
+            Some(version) => format!("version {version} of {name} promoted"),
+            None => format!("version of {name} promoted"),
         },
+        ("POST", "/hosts/{hostname}/promote/undo") => format!("promotion of {name} undone"),
         ("PUT", "/hosts/{hostname}/pause") => format!("{name} paused"),
         ("DELETE", "/hosts/{hostname}/pause") => format!("{name} resumed"),
         (_, "/hosts/{hostname}/paths") => format!("paths of {name} changed"),

@@ -26,8 +26,8 @@ use crate::{
 };
 use signalbox_access::Scope;
 use signalbox_diagnosis::hosts::Condition;
-use signalbox_route_table::{Explanation, Hostname, InstanceId, Question, Spec, State};
-use signalbox_routing::{Error, Live, Stored, in_flight};
+use signalbox_route_table::{Explanation, Hostname, InstanceId, Label, Question, Share, Spec, State};
+use signalbox_routing::{Error, Live, Promotion, Stored, in_flight};
 
 /// Minutes of latencies read for version types, and for instances.
 const MINUTES: i64 = 60;
@@ -47,6 +47,10 @@ struct Page<'a> {
     all: Option<usize>,
     versions: Vec<VersionRow>,
     explanation: Explanation,
+    /// The promoted version type.
+    promoted: Option<String>,
+    /// The promotion, if it can be undone.
+    undo: Option<UndoRow>,
     answer: String,
     /// The color of the answer.
     color: &'static str,
@@ -92,6 +96,80 @@ struct VersionRow {
     times: String,
     /// The configured share in percent; empty without shares.
     percent: String,
+    /// Whether it has a share and no instance that can receive it.
+    unserved: bool,
+    /// What a promotion of it would change, in lines.
+    effects: Vec<String>,
+}
+
+/// A promotion that can be undone.
+#[derive(Debug)]
+struct UndoRow {
+    version_type: String,
+    at_ms: u64,
+    until_ms: u64,
+    /// What is served afterwards, as a sentence.
+    restores: String,
+}
+
+impl UndoRow {
+    fn of(promotion: &Promotion, now_ms: u64) -> Option<Self> {
+        let (version_type, before) = (promotion.version_type.as_ref()?, promotion.undo(now_ms)?);
+        let versions: Vec<&str> = before.version_types.iter().map(Label::as_str).collect();
+        let split = before.shares.as_ref().map_or_else(String::new, |shares| {
+            let parts: Vec<String> = shares.iter().map(part).collect();
+            format!(", split {}", parts.join(", "))
+        });
+        Some(Self {
+            version_type: version_type.as_str().to_owned(),
+            at_ms: promotion.at_ms,
+            until_ms: before.until_ms,
+            restores: format!("Version type {} is served again{split}.", versions.join(", ")),
+        })
+    }
+}
+
+/// `17 95%`
+fn part(share: &Share) -> String {
+    let (version_type, percent) = share.part();
+    format!("{version_type} {percent}%")
+}
+
+/// What promoting a version type changes: the instances that drain, those that are resumed, and the split that is removed.
+/// `hidden` instances of the host are not among `instances`.
+fn effects(
+    version_type: &str,
+    instances: &[InstanceRow],
+    hidden: usize,
+    shares: Option<&[Share]>,
+) -> Vec<String> {
+    let named = |which: &dyn Fn(&&InstanceRow) -> bool| -> Vec<String> {
+        let chosen = instances.iter().filter(which);
+        chosen.map(|one| format!("{} ({})", one.stored.id, one.version())).collect()
+    };
+    let is_active = |one: &InstanceRow| one.stored.record.desired.state == State::Active;
+    let resumed = named(&|one| one.version() == version_type && !is_active(one));
+    let drained = named(&|one| one.version() != version_type && is_active(one));
+    let mut lines = Vec::new();
+    if !resumed.is_empty() {
+        lines.push(format!("Resumed: {}", resumed.join(", ")));
+    }
+    if let Some(shares) = shares {
+        let parts: Vec<String> = shares.iter().map(part).collect();
+        lines.push(format!("The traffic split is removed: {}", parts.join(", ")));
+    }
+    if !drained.is_empty() {
+        let drained = drained.join(", ");
+        lines.push(format!(
+            "Drained for 30 seconds, then on standby, and removed after {{undo_seconds}} seconds: {drained}"
+        ));
+    } else if hidden == 0 {
+        lines.push("No instance drains.".to_owned());
+    }
+    if hidden > 0 {
+        lines.push(format!("Instances that are not shown here, and also change: up to {hidden}"));
+    }
+    lines
 }
 
 /// The instances that are shown, by name. Of more than fit on the page, those with a failed check or reported faults come first.
@@ -128,6 +206,8 @@ pub(super) async fn content(visit: Visit<'_>) -> Result<Content, Problem> {
     let wanted = store.policy(&hostname).await?;
     let revision = wanted.as_ref().map_or(0, |wanted| wanted.revision);
     let policy = wanted.map(|wanted| visible_policy(wanted.value, caller));
+    let shares = policy.as_ref().and_then(|policy| policy.shares.as_deref());
+    let promotion = store.promotion(&hostname).await?.map(|wanted| wanted.value);
 
     let addresses: Vec<String> =
         stored.iter().map(|one| one.record.desired.spec.address.to_string()).collect();
@@ -135,6 +215,7 @@ pub(super) async fn content(visit: Visit<'_>) -> Result<Content, Problem> {
     let mut versions: BTreeSet<String> =
         specs.iter().map(|spec| spec.version_type_id.as_str().to_owned()).collect();
     versions.extend(explanation.log_key.clone());
+    versions.extend(explanation.shares.iter().map(|share| share.version_type.clone()));
     let versions: Vec<String> = versions.into_iter().collect();
     let range = Range::named(&view.range);
     let charted = &versions[..versions.len().min(range.max_version_types())];
@@ -159,6 +240,8 @@ pub(super) async fn content(visit: Visit<'_>) -> Result<Content, Problem> {
         InstanceRow { stored, live, in_flight, times, own }
     });
     let instances: Vec<InstanceRow> = rows.collect();
+
+    let hidden = all.saturating_sub(instances.len());
 
     let mut charts = Vec::new();
     if let Ok(series) = &series {
@@ -186,12 +269,16 @@ pub(super) async fn content(visit: Visit<'_>) -> Result<Content, Problem> {
                 errors: show(|minute| format::percent(minute.server_errors, minute.requests)),
                 times: overview::percentiles(latencies.as_ref().and_then(|latencies| latencies.of(&id))),
                 percent: share.map_or_else(String::new, |share| share.percent.to_string()),
+                unserved: share.is_some_and(|share| share.percent > 0.0 && share.instances == 0),
+                effects: effects(&id, &instances, hidden, shares),
                 id,
             }
         })
         .collect();
     let page = Page {
         may_change: caller.has_any(&[Scope::Routes]),
+        undo: promotion.as_ref().and_then(|promotion| UndoRow::of(promotion, now_ms)),
+        promoted: promotion.and_then(|one| Some(one.version_type?.as_str().to_owned())),
         answer: match &explanation.state {
             Some(state) => state.summary.clone(),
             None => "Requests are answered with 404: the route table has no match for this name.".to_owned(),

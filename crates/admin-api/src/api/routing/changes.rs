@@ -29,12 +29,12 @@ use crate::http::{
 };
 use signalbox_access::Caller;
 use signalbox_api::routes::{ChangedInstance, Drain, DrainedNode, Fault, Faults, Heartbeat, NewInstance};
-use signalbox_route_table::{InstanceId, Invalid, Label, Record, Spec, State};
+use signalbox_route_table::{InstanceId, Invalid, Label, Record, Spec};
 use signalbox_routing::{ChangeKind, RouteChange};
 
 const MAX_BULK: usize = 1000;
-const DEFAULT_DEADLINE_SECONDS: u32 = 30;
-const MAX_DEADLINE_SECONDS: u32 = 86_400;
+pub(super) const DEFAULT_DEADLINE_SECONDS: u32 = 30;
+pub(super) const MAX_DEADLINE_SECONDS: u32 = 86_400;
 const MAX_FAULT_MESSAGE: usize = 1000;
 
 pub(super) fn routes() -> OpenApiRouter<App> {
@@ -56,7 +56,7 @@ pub(crate) struct WaitQuery {
     /// Answer when every live router has the change: `5s`, `500ms`, `5`; at most 60 s. If it takes longer the answer
     /// is 504, although the change was applied.
     #[param(example = "5s")]
-    wait: Option<String>,
+    pub(super) wait: Option<String>,
 }
 
 impl WaitQuery {
@@ -69,6 +69,7 @@ impl WaitQuery {
 
 /// Register or update an instance
 ///
+/// `state` in the response shows whether it receives requests: it is `standby` if a promotion of its host replaced its version type.
 /// Repeating the call changes nothing and publishes no event, but renews the lease. An address belongs to one
 /// instance: the last registration takes it over, and its previous instance is removed (`displaced` names it). With
 /// `If-Match` only the instance with that `ETag` of `GET` is replaced.
@@ -89,9 +90,9 @@ async fn put(
     Json(new): Json<NewInstance>,
 ) -> Result<Response, Problem> {
     let patience = query.patience(&app, &caller)?;
-    let first = first_state(&new);
+    let standby = new.standby;
     let spec = Spec::check(new, app.registry.rules())?;
-    let change = app.registry.put_as(&caller, &id, spec, first, expected(&headers)?).await?;
+    let change = app.registry.put_as(&caller, &id, spec, standby, expected(&headers)?).await?;
     answer(&app, &notes, change, patience).await
 }
 
@@ -236,13 +237,9 @@ async fn put_item(app: &App, caller: &Caller, item: &RawValue) -> Result<RouteCh
     object.remove("id");
     let new: NewInstance = body::parse(serde_json::Value::Object(object).to_string().as_bytes())?;
     let id = InstanceId::parse(&id)?;
-    let first = first_state(&new);
+    let standby = new.standby;
     let spec = Spec::check(new, app.registry.rules())?;
-    Ok(app.registry.put_as(caller, &id, spec, first, None).await?)
-}
-
-fn first_state(new: &NewInstance) -> State {
-    if new.standby { State::Standby } else { State::Active }
+    Ok(app.registry.put_as(caller, &id, spec, standby, None).await?)
 }
 
 /// Remove an instance
@@ -276,11 +273,7 @@ async fn heartbeat(
 impl Body for Drain {}
 
 fn seconds(body: Option<Json<Drain>>) -> Result<u32, Invalid> {
-    deadline(body.and_then(|Json(drain)| drain.deadline_seconds))
-}
-
-/// Validates the duration of a drain.
-pub(super) fn deadline(seconds: Option<u32>) -> Result<u32, Invalid> {
+    let seconds = body.and_then(|Json(drain)| drain.deadline_seconds);
     let seconds = seconds.unwrap_or(DEFAULT_DEADLINE_SECONDS);
     let detail = format!("`deadline_seconds` must be between 0 and {MAX_DEADLINE_SECONDS}");
     let fits = seconds <= MAX_DEADLINE_SECONDS;

@@ -5,7 +5,7 @@ use axum::http::StatusCode;
 use crate::http::Problem;
 use signalbox_access::Caller;
 use signalbox_route_table::{Hostname, Invalid};
-use signalbox_routing::{Error, NotSwitched};
+use signalbox_routing::{Error, NotPromoted};
 
 /// Rejects a caller whose token does not cover the host.
 pub(crate) fn check_host(caller: &Caller, hostname: &Hostname) -> Result<(), Problem> {
@@ -102,28 +102,38 @@ fn from_client(error: &Error) -> Option<Problem> {
                 .with("limit", *names)
                 .retry_after(*seconds)
         }
-        Error::CannotSwitch { hostname, version_type, reason } => {
-            cannot_switch(hostname, version_type, reason)
+        Error::CannotPromote { hostname, version_type, reason } => {
+            cannot_promote(hostname, version_type, reason)
+        }
+        Error::NothingToUndo { hostname, .. } => {
+            let problem = Problem::new(StatusCode::CONFLICT, "nothing_to_undo", detail);
+            problem.with("hostname", hostname.as_str())
+        }
+        Error::UnknownShares { hostname, version_types } => {
+            let detail = format!("{detail}; register one first, or set `force`");
+            Problem::new(StatusCode::CONFLICT, "no_instance_of_version", detail)
+                .with("hostname", hostname.as_str())
+                .with("version_types", version_types.clone())
         }
         Error::Invalid(invalid) => Problem::from(invalid.clone()),
         _ => return None,
     })
 }
 
-fn cannot_switch(hostname: &str, version_type: &str, reason: &NotSwitched) -> Problem {
+fn cannot_promote(hostname: &str, version_type: &str, reason: &NotPromoted) -> Problem {
     let conflict = |code, detail| Problem::new(StatusCode::CONFLICT, code, detail).with("hostname", hostname);
     match reason {
-        NotSwitched::NoInstance => {
+        NotPromoted::NoInstance => {
             let detail =
                 format!("no instance of version type {version_type} serves {hostname}; register one first");
             conflict("no_instance_of_version", detail)
         }
-        NotSwitched::Unhealthy => {
+        NotPromoted::Unhealthy => {
             let detail =
                 format!("no instance of version type {version_type} that serves {hostname} is healthy");
             conflict("version_unhealthy", detail)
         }
-        NotSwitched::Incomplete(names) => {
+        NotPromoted::Incomplete(names) => {
             let detail = format!(
                 "the instances that would be drained also serve names that no instance of version type {version_type} serves; \
                  register instances for these names, or remove the names from the old instances"

@@ -29,8 +29,8 @@ use crate::http::{
     precondition::tagged,
 };
 use signalbox_access::Caller;
-use signalbox_api::routes::{Host, HostList};
-use signalbox_route_table::{Hostname, InstanceId, Policy, TableHost, page};
+use signalbox_api::routes::{Host, HostList, Promotion, Undoable};
+use signalbox_route_table::{Hostname, InstanceId, Label, Policy, Share, TableHost, page};
 use signalbox_routing::{Error, Stored, host_state};
 
 /// Maximum number of hosts that one request examines for a confined token.
@@ -64,8 +64,26 @@ fn view(hostname: String, host: TableHost, registered: bool, caller: &Caller) ->
         log_key,
         policy: policy.map(|policy| policy_value(policy, caller)),
         rules: None,
+        promotion: None,
         registered,
         state: None,
+    }
+}
+
+/// A promotion as the API shows it.
+fn promotion_view(promotion: signalbox_routing::Promotion, now_ms: u64) -> Promotion {
+    let texts =
+        |labels: &[Label]| labels.iter().map(|label| label.as_str().to_owned()).collect::<Vec<String>>();
+    let undo = promotion.undo(now_ms).map(|before| Undoable {
+        version_types: texts(&before.version_types),
+        shares: before.shares.as_ref().map(|shares| shares.iter().map(Share::part).collect()),
+        until_ms: before.until_ms,
+    });
+    Promotion {
+        version_type_id: promotion.version_type.as_ref().map(|label| label.as_str().to_owned()),
+        at_ms: promotion.at_ms,
+        superseded: texts(&promotion.superseded),
+        undo,
     }
 }
 
@@ -216,12 +234,16 @@ async fn get(
     let wanted = store.policy(&hostname).await?;
     let revision = wanted.as_ref().map_or(0, |wanted| wanted.revision);
     let rules = wanted.map(|wanted| raw(&visible_policy(wanted.value, &caller)));
+    let promotion = match store.promotion(&hostname).await? {
+        Some(promotion) => Some(promotion_view(promotion.value, store.table_now_ms().await?)),
+        None => None,
+    };
     let registered = registered || rules.is_some();
     if !registered && !host.exists() {
         return Err(Error::NoHost.into());
     }
     let state = store.host_states(std::slice::from_ref(&host)).await?.pop().map(host_state);
-    let shown = Host { rules, state, ..view(name, host, registered, &caller) };
+    let shown = Host { rules, promotion, state, ..view(name, host, registered, &caller) };
     Ok(tagged(StatusCode::OK, revision, Answer(shown)))
 }
 

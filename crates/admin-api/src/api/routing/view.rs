@@ -27,6 +27,7 @@ pub(super) fn instance(id: &str, record: Record, live: Option<Live>, in_flight: 
         health: spec.health,
         state: desired.state,
         drain_deadline_ms: desired.drain_deadline_ms,
+        standby_until_ms: desired.standby_until_ms,
         revision,
         in_flight,
         routed,

@@ -14,6 +14,8 @@ pub(super) struct Why {
     /// What has to happen before the gate is evaluated.
     pub(super) waits_for: Option<String>,
     pub(super) condition: Option<String>,
+    /// The state that the changes lead to, if the gate has several.
+    pub(super) towards: Option<String>,
     pub(super) result: &'static str,
     pub(super) tree: Vec<Row>,
     /// The smallest set of changes that opens the gate.
@@ -85,6 +87,7 @@ pub(super) fn read(why: &Value, now_ms: u64) -> Why {
         stuck: text("stuck"),
         waits_for: text("waits_for"),
         condition: text("condition"),
+        towards: text("towards"),
         result,
         tree,
         changes,
