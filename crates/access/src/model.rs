@@ -197,6 +197,11 @@ impl Caller {
         self.grant.version_types.as_ref().is_none_or(|patterns| patterns.iter().any(covers))
     }
 
+    /// Whether the caller may see the numbers of every version type: neither its hosts nor its version types are limited.
+    pub fn sees_all_numbers(&self) -> bool {
+        self.grant.version_types.is_none() && self.confinement().is_empty()
+    }
+
     /// Whether the caller may register an instance with this ID, or take its address.
     pub fn may_own(&self, instance: &str) -> bool {
         self.bounds.as_ref().is_none_or(|bounds| instance.starts_with(&*bounds.instances))

@@ -438,6 +438,15 @@ async fn a_token_registers_instances_only_under_its_version_types() {
             assert_eq!(answer.json()["code"], "version_type_not_allowed", "{version_type}");
         }
     }
+    // Nor does it see the numbers of others: a host of its own that counts as another version type.
+    let theirs = json!({"address": "127.0.0.1:9", "hostnames": ["y.a.test"], "version_type_id": "bank-7"});
+    make(&system, "PUT", "/instances/theirs?wait=20s", theirs).await;
+    for (host, condition) in [("x.a.test", "healthy"), ("y.a.test", "unknown")] {
+        for target in [format!("/hosts/{host}"), format!("/routes/explain?host={host}")] {
+            let state = ask(&system, &token, "GET", &target, None).await.json()["state"].clone();
+            assert_eq!(state["condition"], condition, "{target}: {state}");
+        }
+    }
     let mut many = instance("bank-7");
     many["id"] = json!("i-2");
     let answer = ask(&system, &token, "PUT", "/instances", Some(&json!([many]))).await.json();

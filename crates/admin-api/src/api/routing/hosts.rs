@@ -91,7 +91,7 @@ fn promotion_view(promotion: signalbox_routing::Promotion, now_ms: u64) -> Promo
 async fn views(app: &App, names: Vec<String>, caller: &Caller) -> Result<Vec<Host>, Problem> {
     let store = app.registry.store();
     let hosts = store.table_hosts(&names).await?;
-    let states = store.host_states(&hosts).await?;
+    let states = store.host_states(&hosts, |id| caller.may_count_as(id)).await?;
     let view =
         |((name, host), state)| Host { state: Some(host_state(state)), ..view(name, host, true, caller) };
     Ok(names.into_iter().zip(hosts).zip(states).map(view).collect())
@@ -242,7 +242,8 @@ async fn get(
     if !registered && !host.exists() {
         return Err(Error::NoHost.into());
     }
-    let state = store.host_states(std::slice::from_ref(&host)).await?.pop().map(host_state);
+    let state = store.host_states(std::slice::from_ref(&host), |id| caller.may_count_as(id)).await?;
+    let state = state.into_iter().next().map(host_state);
     let shown = Host { rules, promotion, state, ..view(name, host, registered, &caller) };
     Ok(tagged(StatusCode::OK, revision, Answer(shown)))
 }

@@ -258,7 +258,12 @@ pub(super) async fn note_before(
 }
 
 /// Notes the versions and states of a host's instances before a change for the audit log.
-async fn note_versions(app: &App, notes: &Notes, caller: &Caller, hostname: &Hostname) -> Result<(), Problem> {
+async fn note_versions(
+    app: &App,
+    notes: &Notes,
+    caller: &Caller,
+    hostname: &Hostname,
+) -> Result<(), Problem> {
     for one in instances_of(app, caller, hostname).await? {
         let desired = &one.record.desired;
         let version_type = desired.spec.version_type_id.as_str();
