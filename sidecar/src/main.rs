@@ -92,8 +92,10 @@ async fn run(config: Config, exporter: Option<Exporter>) -> anyhow::Result<()> {
         .await
         .with_context(|| format!("listening on {} (set `listen` to a free address)", config.listen))?;
     // Redis errors that name the URL would put its password into the log.
-    let stats: Stats = Redis::open(&config.redis.login(&config.redis.stats), Options::default())
-        .context("opening redis.stats")?;
+    let open_stats = || Redis::open(&config.redis.login(&config.redis.stats), Options::default());
+    let stats: Stats = open_stats().context("opening redis.stats")?;
+    // Long answers to readers must not delay the commits and the router's report.
+    let read_stats: Stats = open_stats().context("opening redis.stats")?;
     let owner = format!("{}-{}-{:08x}", std::process::id(), clock::unix_ms(), rand::random::<u32>());
     let store =
         RedisStore::new(stats.clone(), tokio::runtime::Handle::current(), config.node.as_str(), owner);
@@ -125,7 +127,7 @@ async fn run(config: Config, exporter: Option<Exporter>) -> anyhow::Result<()> {
     };
     let door = Door::new(&config.names, &signalbox_settings::host_name(), Some(Arc::new(is_proven)));
     let api = api::router(
-        stats,
+        read_stats,
         replica,
         config.root_token_digest.as_ref(),
         door,

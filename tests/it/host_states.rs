@@ -157,3 +157,45 @@ async fn failures_and_ejections_are_shown_with_the_host() {
     assert!(problems(&system).await.iter().any(|id| id == "server-errors"));
     system.stop().await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_host_that_serves_paths_only_is_no_problem_and_a_service_without_instances_is() {
+    let system = System::start("host-paths").await;
+    let app = App::start("app").await;
+    system.register("api", &app, "api.test", "7").await;
+    let rules = |path: &str, service: &str| json!({"paths": [{"path": path, "service": service}]});
+    let set = format!("/hosts/{HOST}?wait=20s");
+    call(&system, "PUT", &set, Some(rules("/api", "api.test"))).await;
+    let sentence = "Requests for other paths than those of 1 path rule are answered with 503";
+    all_show(&system, "paths_only", "paths only", sentence).await;
+    assert!(!problems(&system).await.contains(&"host-without-instance".to_owned()));
+    call(&system, "PUT", &set, Some(rules("/", "api.test"))).await;
+    all_show(&system, "healthy", "healthy", "Requests are routed to an instance of api.test.").await;
+    // Instances of the host itself get nothing.
+    system.register("own", &app, HOST, "8").await;
+    call(&system, "PUT", &set, Some(rules("/", "empty.test"))).await;
+    let sentence = "Requests are answered with 503: no instance of empty.test can receive them.";
+    all_show(&system, "no_instance", "no instance of empty.test", sentence).await;
+    send(&system, 1, 503).await;
+    assert!(problems(&system).await.contains(&"host-without-instance".to_owned()));
+    system.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_host_is_not_healthy_while_its_requests_are_not_known() {
+    let system = System::start("host-unknown").await;
+    let app = App::start("app").await;
+    system.register("one", &app, HOST, "7").await;
+    system.until_answered_by(HOST, &app).await;
+    system.kill(System::STATS).await;
+    for target in [format!("/hosts/{HOST}"), format!("/routes/explain?host={HOST}")] {
+        eventually("the state to be unknown", || async {
+            let state = call(&system, "GET", &target, None).await["state"].clone();
+            let is_honest = state["summary"].as_str().is_some_and(|text| text.contains("is not known"));
+            if state["condition"] == "unknown" && is_honest { Ok(()) } else { Err(state.to_string()) }
+        })
+        .await;
+    }
+    system.start_part(System::STATS).await;
+    system.stop().await;
+}

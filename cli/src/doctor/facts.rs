@@ -22,7 +22,7 @@ use signalbox_client::{
 use signalbox_diagnosis::{
     Checked, Diagnosis, Facts, Skipped,
     certificates::Certificate,
-    hosts::{Condition, Host, Reading, State},
+    hosts::{Condition, Host, Minute, Reading, State},
     installation::{Pacemaker, Part},
     machines::{Held, Machine, Passed},
     messages::{Backend, Bus, Parked, Queue, Subscriber},
@@ -386,7 +386,8 @@ fn state(host: &signalbox_client::routes::Host, unhealthy: u64) -> State {
         }
         None => {
             let instances = host.addresses.len() as u64;
-            Reading { instances, unhealthy, ..Reading::default() }.state(0)
+            let (ejected, minute) = (Some(0), Some(Minute::default()));
+            Reading { instances, unhealthy, ejected, minute, ..Reading::default() }.state(0)
         }
     }
 }

@@ -153,6 +153,15 @@ impl Caller {
         }
     }
 
+    /// Who shares limits of requests, streams and waits with the caller: the holders of its token, and of a token that an
+    /// authenticating proxy uses for several persons, each person.
+    pub fn limited_as(&self) -> Cow<'_, str> {
+        match &self.person {
+            Some(person) => Cow::Owned(format!("{} {person}", self.bus_client())),
+            None => self.bus_client(),
+        }
+    }
+
     /// Whether the caller has at least one of `scopes`; root has all.
     pub fn has_any(&self, scopes: &[Scope]) -> bool {
         self.root || scopes.iter().any(|scope| self.grant.scopes.contains(scope))
@@ -186,6 +195,11 @@ impl Caller {
             None => version_type == pattern,
         };
         self.grant.version_types.as_ref().is_none_or(|patterns| patterns.iter().any(covers))
+    }
+
+    /// Whether the caller may see the numbers of every version type: neither its hosts nor its version types are limited.
+    pub fn sees_all_numbers(&self) -> bool {
+        self.grant.version_types.is_none() && self.confinement().is_empty()
     }
 
     /// Whether the caller may register an instance with this ID, or take its address.

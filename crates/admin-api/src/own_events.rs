@@ -6,6 +6,9 @@ use signalbox_api::audit::Record;
 use signalbox_bus::{AUDIT, Handle, Kind, NewEvent, Refusal};
 use signalbox_routing::{Announce, EventKind, RouteEvent};
 
+/// The object of the audit log's events.
+pub(crate) const AUDIT_OBJECT: &str = "signalbox:audit";
+
 /// The bus, for Signalbox's own events.
 #[derive(Debug, Clone)]
 pub struct OwnEvents {
@@ -28,7 +31,7 @@ impl OwnEvents {
             timestamp_ms: Some(record.at_ms),
             data: to_raw_value(record).ok(),
             environment: None,
-            object: Some("signalbox:audit".to_owned()),
+            object: Some(AUDIT_OBJECT.to_owned()),
             idempotency_key: None,
         };
         let bus = self.bus.clone();

@@ -59,9 +59,12 @@ pub struct Record {
     pub status: u16,
     /// The code of a refusal.
     pub code: Option<String>,
+    /// The number of this record, from 1, if a request that changes many instances has several records.
+    pub part: Option<u32>,
     /// The value before the change, without secrets, if the route reports it.
     pub before: Option<Value>,
-    /// The value after the change, without secrets, as the answer shows it.
+    /// The value after the change, without secrets, as the answer shows it. Of a long answer, the number of its bytes and their
+    /// SHA-256.
     pub after: Option<Value>,
 }
 

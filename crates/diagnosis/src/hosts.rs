@@ -11,6 +11,9 @@ use crate::{
     thresholds::{MAX_ERROR_PERCENT, MIN_REQUESTS},
 };
 
+/// Version types that a sentence names.
+const MAX_NAMED: usize = 3;
+
 /// When a mode was set, and by which token or person.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Since {
@@ -53,13 +56,26 @@ pub struct Reading {
     pub idle: u64,
     /// Those of `instances` whose health check failed.
     pub unhealthy: u64,
-    /// Those of `instances` that a router has ejected.
-    pub ejected: u64,
+    /// Those of `instances` that a router has ejected; `None` if that is not known.
+    pub ejected: Option<u64>,
     /// Version types to which its traffic split gives a part, and of which none of `instances` is.
     pub unserved_shares: Vec<String>,
-    /// Requests of the last minute to its version types.
+    /// The host whose instances these are, if a rule for `/` leads there.
+    pub service: Option<String>,
+    /// Rules for paths that lead to other hosts or redirect, if none of them is for `/`.
+    pub path_rules: u64,
+    /// The version types under which its requests are counted. Other hosts may have the same ones.
+    pub versions: Vec<String>,
+    /// The last minute's requests of these version types; `None` if they are not known.
+    pub minute: Option<Minute>,
+}
+
+/// Requests of a minute.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Minute {
+    /// All of them.
     pub requests: u64,
-    /// Those of them that an instance answered with 5xx, or that no instance answered.
+    /// Those that an instance answered with 5xx, or that no instance answered.
     pub failed: u64,
 }
 
@@ -74,6 +90,10 @@ pub enum Condition {
     Redirects,
     /// The edge answers, because an operator set it.
     Maintenance,
+    /// Requests for some paths are routed to other hosts, and the host has no instance for the rest.
+    PathsOnly,
+    /// Requests get an instance, and whether they fail is not known.
+    Unknown,
     /// A version type without an active instance has a share of the requests; they go to the others.
     ShareWithoutInstance,
     /// Some instances are unhealthy.
@@ -90,11 +110,13 @@ pub enum Condition {
 
 impl Condition {
     /// All conditions, the best first.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 12] = [
         Self::Healthy,
         Self::Paused,
         Self::Redirects,
         Self::Maintenance,
+        Self::PathsOnly,
+        Self::Unknown,
         Self::ShareWithoutInstance,
         Self::Degraded,
         Self::Ejected,
@@ -110,6 +132,8 @@ impl Condition {
             Self::Paused => "paused",
             Self::Redirects => "redirects",
             Self::Maintenance => "maintenance",
+            Self::PathsOnly => "paths_only",
+            Self::Unknown => "unknown",
             Self::ShareWithoutInstance => "share_without_instance",
             Self::Degraded => "degraded",
             Self::Ejected => "ejected",
@@ -156,11 +180,12 @@ impl Reading {
     /// The state at the unix millisecond `now_ms`.
     pub fn state(&self, now_ms: u64) -> State {
         let (condition, short, mut summary) = self.first(now_ms);
-        if self.ejected > 0 && matches!(condition, Condition::Failing | Condition::Unhealthy) {
-            summary += &format!(" {}.", self.out_of(self.ejected, "ejected"));
+        let ejected = self.ejected.unwrap_or(0);
+        if ejected > 0 && matches!(condition, Condition::Failing | Condition::Unhealthy) {
+            summary += &format!(" {}.", self.out_of(ejected, "ejected"));
         }
         // While an operator answers requests otherwise, or no instance does, no share is served.
-        let is_serving = !condition.is_planned() && condition != Condition::NoInstance;
+        let is_serving = !condition.is_planned() && self.instances > 0;
         let unserved_shares = if is_serving { self.unserved_shares.clone() } else { Vec::new() };
         if !unserved_shares.is_empty() {
             let versions = unserved_shares.join(", ");
@@ -190,27 +215,41 @@ impl Reading {
             }
             Mode::Serving => {}
         }
+        // A rule for `/` leads to the instances of another host.
+        let of = self.service.as_ref().map(|service| format!(" of {service}")).unwrap_or_default();
+        if self.instances == 0 && self.path_rules > 0 {
+            let rules = count(self.path_rules, "path rule");
+            let text = format!(
+                "Requests for other paths than those of {rules} are answered with 503: no instance can receive them."
+            );
+            return (Condition::PathsOnly, "paths only".to_owned(), text);
+        }
         if self.instances == 0 {
             let (short, why) = match self.idle {
-                0 => ("no instance", "no instance can receive them"),
-                _ => ("no active instance", "every instance is draining or on standby"),
+                0 => (format!("no instance{of}"), format!("no instance{of} can receive them")),
+                _ => (
+                    format!("no active instance{of}"),
+                    format!("every instance{of} is draining or on standby"),
+                ),
             };
             let text = format!("Requests are answered with 503: {why}.");
-            return (Condition::NoInstance, short.to_owned(), text);
+            return (Condition::NoInstance, short, text);
         }
         if self.unhealthy >= self.instances {
             let text =
-                "No instance is healthy, so health is ignored and all of them receive requests.".to_owned();
+                format!("No instance{of} is healthy, so health is ignored and all of them receive requests.");
             return (Condition::Unhealthy, "unhealthy".to_owned(), text);
         }
-        if is_failing(self.requests, self.failed) {
-            let percent = self.failed.saturating_mul(100) / self.requests;
-            let text = format!("{}.", failures(self.requests, self.failed));
+        if let Some(Minute { requests, failed }) = self.minute
+            && is_failing(requests, failed)
+        {
+            let percent = failed.saturating_mul(100) / requests;
+            let text = format!("{}{}.", self.counted(), failures(requests, failed));
             return (Condition::Failing, format!("{percent}% failed"), text);
         }
-        if self.ejected > 0 {
-            let text = format!("{}, because requests to them failed.", self.out_of(self.ejected, "ejected"));
-            return (Condition::Ejected, format!("{} of {} ejected", self.ejected, self.instances), text);
+        if let Some(ejected) = self.ejected.filter(|ejected| *ejected > 0) {
+            let text = format!("{}, because requests to them failed.", self.out_of(ejected, "ejected"));
+            return (Condition::Ejected, format!("{ejected} of {} ejected", self.instances), text);
         }
         if self.unhealthy > 0 {
             let text =
@@ -218,13 +257,28 @@ impl Reading {
             return (Condition::Degraded, format!("{} unhealthy", self.unhealthy), text);
         }
         let text = match self.instances {
-            1 => "Requests are routed to an instance.".to_owned(),
-            several => format!("Requests are routed to {several} instances."),
+            1 => format!("Requests are routed to an instance{of}."),
+            several => format!("Requests are routed to {several} instances{of}."),
         };
         if !self.unserved_shares.is_empty() {
             return (Condition::ShareWithoutInstance, "share without instance".to_owned(), text);
         }
+        if self.minute.is_none() || self.ejected.is_none() {
+            let text = format!("{text} Whether they fail is not known: the statistics cannot be read.");
+            return (Condition::Unknown, "not known".to_owned(), text);
+        }
         (Condition::Healthy, "healthy".to_owned(), text)
+    }
+
+    /// The version types under which the requests are counted, as the beginning of a sentence. Requests to other hosts with the same
+    /// version types are among them.
+    fn counted(&self) -> String {
+        match &*self.versions {
+            [] => String::new(),
+            [one] => format!("Version type {one}: "),
+            [several @ ..] if several.len() <= MAX_NAMED => format!("Version types {}: ", several.join(", ")),
+            [several @ ..] => format!("{}: ", count(several.len() as u64, "version type")),
+        }
     }
 
     fn out_of(&self, some: u64, what: &str) -> String {
@@ -307,7 +361,11 @@ mod tests {
     const NOW_MS: u64 = 1_795_272_420_000;
 
     fn serving(instances: u64) -> Reading {
-        Reading { instances, ..Reading::default() }
+        Reading { instances, ejected: Some(0), minute: Some(Minute::default()), ..Reading::default() }
+    }
+
+    fn minute(requests: u64, failed: u64) -> Option<Minute> {
+        Some(Minute { requests, failed })
     }
 
     fn named(reading: &Reading) -> Host {
@@ -338,16 +396,52 @@ mod tests {
         let of = |reading: Reading| shown(&reading);
         assert_eq!(of(serving(0)).0, Condition::NoInstance);
         assert_eq!(of(Reading { unhealthy: 2, ..serving(2) }).0, Condition::Unhealthy);
-        let failing = Reading { requests: 90, failed: 90, ejected: 2, ..serving(3) };
-        let text = "100% of 1.5 requests/s failed in the last minute. 2 of 3 instances are ejected.";
+        let failing = Reading {
+            minute: minute(90, 90),
+            ejected: Some(2),
+            versions: vec!["7".to_owned()],
+            ..serving(3)
+        };
+        let text =
+            "Version type 7: 100% of 1.5 requests/s failed in the last minute. 2 of 3 instances are ejected.";
         assert_eq!(of(failing), (Condition::Failing, text.to_owned()));
-        let ejected = Reading { ejected: 1, requests: 10, failed: 10, ..serving(3) };
+        let ejected = Reading { ejected: Some(1), minute: minute(10, 10), ..serving(3) };
         let text = "1 of 3 instances is ejected, because requests to them failed.";
         assert_eq!(of(ejected), (Condition::Ejected, text.to_owned()));
         let text = "1 of 3 instances is unhealthy; requests are routed to the others.";
         assert_eq!(of(Reading { unhealthy: 1, ..serving(3) }), (Condition::Degraded, text.to_owned()));
         assert_eq!(of(serving(1)).1, "Requests are routed to an instance.");
         assert_eq!(of(serving(3)).1, "Requests are routed to 3 instances.");
+    }
+
+    #[test]
+    fn a_host_whose_failures_are_not_known_is_not_healthy() {
+        let text = "Requests are routed to an instance. Whether they fail is not known: the statistics cannot be read.";
+        for reading in [Reading { minute: None, ..serving(1) }, Reading { ejected: None, ..serving(1) }] {
+            assert_eq!(shown(&reading), (Condition::Unknown, text.to_owned()));
+            assert_eq!(host(&named(&reading)), None);
+        }
+        // What is known is shown.
+        let of = |reading: Reading| shown(&reading).0;
+        assert_eq!(of(Reading { minute: None, ejected: Some(1), ..serving(2) }), Condition::Ejected);
+        assert_eq!(of(Reading { ejected: None, minute: minute(90, 90), ..serving(2) }), Condition::Failing);
+        assert_eq!(of(Reading { minute: None, unhealthy: 1, ..serving(2) }), Condition::Degraded);
+        assert_eq!(of(Reading { minute: None, ..serving(0) }), Condition::NoInstance);
+    }
+
+    #[test]
+    fn a_host_with_rules_for_paths_is_described_by_what_they_lead_to() {
+        let paths = Reading { path_rules: 2, ..serving(0) };
+        let text = "Requests for other paths than those of 2 path rules are answered with 503: \
+            no instance can receive them.";
+        assert_eq!(shown(&paths), (Condition::PathsOnly, text.to_owned()));
+        assert_eq!(host(&named(&paths)), None);
+        let leads = |reading: Reading| Reading { service: Some("b.test".to_owned()), ..reading };
+        assert_eq!(shown(&leads(serving(2))).1, "Requests are routed to 2 instances of b.test.");
+        let text = "Requests are answered with 503: no instance of b.test can receive them.";
+        assert_eq!(shown(&leads(serving(0))), (Condition::NoInstance, text.to_owned()));
+        let found = host(&named(&leads(serving(0)))).map(|one| one.problem);
+        assert_eq!(found.as_deref(), Some("Host a.example has no instance of b.test."));
     }
 
     #[test]
@@ -358,7 +452,7 @@ mod tests {
         assert_eq!(id(Reading { idle: 2, ..serving(1) }), None);
         assert_eq!(id(Reading { unhealthy: 2, ..serving(2) }), Some("host-unhealthy"));
         assert_eq!(id(Reading { unhealthy: 1, ..serving(2) }), None);
-        assert_eq!(id(Reading { ejected: 1, ..serving(2) }), Some("instances-ejected"));
+        assert_eq!(id(Reading { ejected: Some(1), ..serving(2) }), Some("instances-ejected"));
         let mode = Mode::Maintenance { status: 503, since: Since::default() };
         assert_eq!(id(Reading { mode, unhealthy: 2, ..serving(2) }), None);
     }

@@ -5,7 +5,7 @@ use signalbox_diagnosis::{
     Checked, Facts, Finding, Subject,
     certificates::Certificate,
     diagnose,
-    hosts::{Host, Mode, Reading},
+    hosts::{Host, Minute, Mode, Reading},
     installation::{Pacemaker, Part},
     machines::{Evaluation, Held, Machine},
     messages::{Backend, Bus, Credentials, KeyUse, Parked, Queue, Subscriber},
@@ -107,8 +107,10 @@ fn facts() -> impl Strategy<Value = Facts> {
     let host =
         (name(), reading, 0..2_u64, some(name())).prop_map(|(name, reading, idle, unserved_shares)| {
             let (mode, instances, unhealthy, ejected, requests, failed) = reading;
-            let reading =
-                Reading { mode, instances, idle, unhealthy, ejected, unserved_shares, requests, failed };
+            let (ejected, minute) = (Some(ejected), Some(Minute { requests, failed }));
+            let known =
+                Reading { mode, instances, idle, unhealthy, ejected, unserved_shares, ..Reading::default() };
+            let reading = Reading { minute, ..known };
             Host { name, state: reading.state(NOW_MS) }
         });
     let instance = (name(), name(), reason(), any::<bool>())

@@ -1,14 +1,14 @@
 //! The state of hosts: what the route table, routers and the statistics know of each, for [`Reading::state`].
 
 use std::{
-    collections::{BTreeSet, HashSet},
+    collections::{BTreeSet, HashMap, HashSet},
     time::Duration,
 };
 
 use serde_json::Value;
 use signalbox_api::routes::HostState;
-use signalbox_diagnosis::hosts::{Mode, Reading, Since, State};
-use signalbox_route_table::TableHost;
+use signalbox_diagnosis::hosts::{Minute, Mode, Reading, Since, State};
+use signalbox_route_table::{TableHost, candidates};
 use signalbox_store::traffic::Sums;
 use tokio::time::timeout;
 
@@ -32,6 +32,10 @@ pub struct HostTable {
     pub versions: BTreeSet<String>,
     /// Version types to which its traffic split gives a part, and of which none of `addresses` is.
     pub unserved_shares: Vec<String>,
+    /// The host to which a rule for `/` leads. After [`Self::resolve`] the rest describes that host's instances.
+    pub service: Option<String>,
+    /// Rules for other paths.
+    pub path_rules: usize,
 }
 
 impl HostTable {
@@ -47,8 +51,16 @@ impl HostTable {
         let unhealthy = addresses.iter().filter(|address| lists("unhealthy", address)).count();
         let keys = policy["log_keys"].as_object().into_iter().flat_map(|keys| keys.values());
         let keys = keys.filter_map(Value::as_str).map(ToOwned::to_owned);
+        let rules = policy["paths"].as_array().map(Vec::as_slice).unwrap_or_default();
+        let root = rules.iter().find(|rule| rule["path"] == "/" && rule["match"] != "exact");
+        let mode = match (mode(&policy), root.and_then(|rule| rule["redirect"]["to"].as_str())) {
+            (Mode::Serving, Some(to)) => Mode::Redirect { to: to.to_owned() },
+            (mode, _) => mode,
+        };
         Self {
-            mode: mode(&policy),
+            mode,
+            service: root.and_then(|rule| rule["service"].as_str()).map(ToOwned::to_owned),
+            path_rules: rules.len(),
             versions: keys.chain(record.log_key.clone()).collect(),
             idle: record.addresses.len() - addresses.len(),
             unserved_shares: unserved_shares(&policy, &addresses, record.log_key.as_deref()),
@@ -57,18 +69,35 @@ impl HostTable {
         }
     }
 
-    /// Everything that is known about the host, with the addresses that routers have ejected and the last minute.
-    pub fn reading(&self, ejected: &HashSet<&str>, minute: &Sums) -> Reading {
-        let ejected = self.addresses.iter().filter(|address| ejected.contains(&***address)).count();
+    /// Takes the instances of its service, if a rule for `/` leads to one: they get all requests that no other rule is for.
+    /// `table_of` returns what the table has of a host.
+    pub fn resolve<'a>(&mut self, table_of: impl Fn(&str) -> Option<&'a Self>) {
+        let Some(service) = &self.service else { return };
+        let found = candidates(service).iter().find_map(|name| table_of(name)).cloned().unwrap_or_default();
+        let Self { addresses, idle, unhealthy, versions, unserved_shares, .. } = found;
+        let (mode, service, path_rules) =
+            (std::mem::take(&mut self.mode), self.service.take(), self.path_rules);
+        *self = Self { mode, service, path_rules, addresses, idle, unhealthy, versions, unserved_shares };
+    }
+
+    /// Everything that is known about the host, with the addresses that routers have ejected and the last minute; `None` for what
+    /// is not known.
+    pub fn reading(&self, ejected: Option<&HashSet<&str>>, minute: Option<&Sums>) -> Reading {
+        let is_ejected = |ejected: &HashSet<&str>| {
+            self.addresses.iter().filter(|address| ejected.contains(&***address)).count() as u64
+        };
+        let sums = |sums: &Sums| Minute { requests: sums.requests, failed: sums.failed() };
         Reading {
             mode: self.mode.clone(),
             instances: self.addresses.len() as u64,
             idle: self.idle as u64,
             unhealthy: self.unhealthy as u64,
-            ejected: ejected as u64,
+            ejected: ejected.map(is_ejected),
             unserved_shares: self.unserved_shares.clone(),
-            requests: minute.requests,
-            failed: minute.failed(),
+            path_rules: if self.service.is_some() { 0 } else { self.path_rules as u64 },
+            service: self.service.clone(),
+            versions: self.versions.iter().cloned().collect(),
+            minute: minute.map(sums),
         }
     }
 }
@@ -119,25 +148,49 @@ pub fn host_state(state: State) -> HostState {
 
 impl Store {
     /// The states of hosts by their records. If the stats Redis does not answer in time, ejections and requests are not known.
+    /// Neither are the requests of a version type that `may_see` excludes.
     ///
     /// # Errors
     /// If the routes primary does not respond.
-    pub async fn host_states(&self, records: &[TableHost]) -> Result<Vec<State>, Error> {
-        let tables: Vec<HostTable> = records.iter().map(HostTable::new).collect();
+    pub async fn host_states(
+        &self,
+        records: &[TableHost],
+        may_see: impl Fn(&str) -> bool,
+    ) -> Result<Vec<State>, Error> {
+        let mut tables: Vec<HostTable> = records.iter().map(HostTable::new).collect();
+        self.resolve(&mut tables).await?;
         let versions: HashSet<&str> =
             tables.iter().flat_map(|table| &table.versions).map(String::as_str).collect();
-        let known = async { tokio::join!(self.routers(LIVE_MS), self.last_minute(&versions)) };
-        let (now_ms, known) = tokio::join!(self.table_now_ms(), timeout(PATIENCE, known));
-        let (routers, minute) = known.map_or_else(
-            |_| Default::default(),
-            |(routers, minute)| (routers.unwrap_or_default(), minute.unwrap_or_default()),
+        let (now_ms, routers, minute) = tokio::join!(
+            self.table_now_ms(),
+            timeout(PATIENCE, self.routers(LIVE_MS)),
+            timeout(PATIENCE, self.last_minute(&versions)),
         );
-        let (now_ms, ejected) = (now_ms?, ejected(&routers));
+        let (routers, minute) = (routers.ok().and_then(Result::ok), minute.ok().and_then(Result::ok));
+        let (now_ms, ejected) = (now_ms?, routers.as_deref().map(ejected));
         let state = |table: &HostTable| {
-            let sums = Sums::of(table.versions.iter().filter_map(|id| minute.by_id.get(id)));
-            table.reading(&ejected, &sums).state(now_ms)
+            let minute = minute.as_ref().filter(|_| table.versions.iter().all(|id| may_see(id)));
+            let sums =
+                minute.map(|minute| Sums::of(table.versions.iter().filter_map(|id| minute.by_id.get(id))));
+            table.reading(ejected.as_ref(), sums.as_ref()).state(now_ms)
         };
         Ok(tables.iter().map(state).collect())
+    }
+
+    /// Takes the instances of services for the hosts whose rules for `/` lead there.
+    async fn resolve(&self, tables: &mut [HostTable]) -> Result<(), Error> {
+        let services: BTreeSet<String> =
+            tables.iter().filter_map(|table| table.service.as_deref()).flat_map(candidates).collect();
+        if services.is_empty() {
+            return Ok(());
+        }
+        let names: Vec<String> = services.into_iter().collect();
+        let records = self.table_hosts(&names).await?;
+        let found = names.into_iter().zip(&records).filter(|(_, record)| record.exists());
+        let found: HashMap<String, HostTable> =
+            found.map(|(name, record)| (name, HostTable::new(record))).collect();
+        tables.iter_mut().for_each(|table| table.resolve(|name| found.get(name)));
+        Ok(())
     }
 }
 
@@ -162,8 +215,37 @@ mod tests {
         assert_eq!((read.addresses.len(), read.idle, read.unhealthy, read.mode), (2, 1, 1, Mode::Serving));
         assert_eq!(read.versions, BTreeSet::from(["17".to_owned(), "18".to_owned()]));
         let minute = Sums { requests: 9, server_errors: 5, edge_errors: 3, ..Sums::default() };
-        let reading = table("{").reading(&HashSet::from(["127.0.0.1:2", "127.0.0.1:9"]), &minute);
-        assert_eq!((reading.instances, reading.ejected, reading.requests, reading.failed), (3, 1, 9, 2));
+        let ejected = HashSet::from(["127.0.0.1:2", "127.0.0.1:9"]);
+        let reading = table("{").reading(Some(&ejected), Some(&minute));
+        let counted = Some(Minute { requests: 9, failed: 2 });
+        assert_eq!((reading.instances, reading.ejected, reading.minute), (3, Some(1), counted));
+        let reading = table("{").reading(None, None);
+        assert_eq!((reading.instances, reading.ejected, reading.minute), (3, None, None));
+    }
+
+    #[test]
+    fn a_rule_for_all_paths_leads_to_the_instances_of_its_service() {
+        let rules = |rules: &str| table(&format!(r#"{{"paths":[{rules}]}}"#));
+        let service = rules(r#"{"path":"/api","service":"api.test"}"#);
+        let mut leads = rules(r#"{"path":"/","service":"b.test"},{"path":"/x","service":"c.test"}"#);
+        leads.resolve(|name| (name == "*.test").then_some(&service));
+        let reading = leads.reading(None, None);
+        assert_eq!(
+            (reading.service.as_deref(), reading.instances, reading.path_rules),
+            (Some("b.test"), 3, 0)
+        );
+        leads.resolve(|_| None);
+        assert_eq!(leads.reading(None, None).instances, 0, "instances of its own get nothing");
+        let moved = rules(r#"{"path":"/","redirect":{"to":"https://b.test"}}"#);
+        assert_eq!(moved.mode, Mode::Redirect { to: "https://b.test".to_owned() });
+        for other in
+            [r#"{"path":"/","match":"exact","service":"b.test"}"#, r#"{"path":"/a","service":"b.test"}"#]
+        {
+            let mut own = rules(other);
+            own.resolve(|_| None);
+            let reading = own.reading(None, None);
+            assert_eq!((reading.service, reading.instances, reading.path_rules), (None, 3, 1), "{other}");
+        }
     }
 
     #[test]

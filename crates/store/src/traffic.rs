@@ -24,6 +24,9 @@ pub const LAG_SECONDS: i64 = 2;
 pub const NO_ROUTE: &str = "null";
 /// Maximum members that are read of a ranking: all that it can have.
 const MAX_RANKED: i64 = 14_000;
+/// The maximum number of seconds or minutes, of all version types together, that are read in one round trip: other clients of the
+/// server wait while it answers.
+const MAX_UNITS: usize = 6_000;
 /// In the order of [`Sums::read`].
 const METRICS: [&str; 8] = ["requests", "bytes", "4xx", "5xx", "edge_5xx", "timecount", "time", "nginxtime"];
 
@@ -196,10 +199,25 @@ pub async fn counters(
         return Ok(HashMap::new());
     }
     let hours = by_hour(units.iter().copied());
+    let mut found = HashMap::with_capacity(ids.len());
+    for ids in ids.chunks((MAX_UNITS / units.len()).max(1)) {
+        found.extend(counters_of(stats, ids, &hours, key).await?);
+    }
+    Ok(found)
+}
+
+/// The counters of version types in one round trip.
+async fn counters_of(
+    stats: &Stats,
+    ids: &[String],
+    hours: &[(i64, Vec<i64>)],
+    key: HourKey,
+) -> Result<Vec<(String, Vec<Sums>)>, Error> {
+    let units: usize = hours.iter().map(|(_, fields)| fields.len()).sum();
     let mut batch = stats.batch();
     for id in ids {
         for metric in METRICS {
-            for (hour, fields) in &hours {
+            for (hour, fields) in hours {
                 batch.add("HMGET", &key(id, *hour, metric), fields);
             }
         }
@@ -214,7 +232,7 @@ pub async fn counters(
             metrics.get(metric).and_then(|values| values.get(unit)).copied().unwrap_or(0)
         };
         let sums = |unit| Sums::read(std::array::from_fn(|metric| value(metric, unit)));
-        (0..units.len()).map(sums).collect()
+        (0..units).map(sums).collect()
     }));
     Ok(by_id.collect())
 }

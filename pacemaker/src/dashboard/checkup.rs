@@ -60,8 +60,8 @@ pub(super) struct Checkup {
     pub(super) hosts: Result<Vec<HostSummary>, String>,
     /// The last minute, or why it cannot be read.
     pub(super) minute: Minute,
-    /// The latest reports of routers, for ejections.
-    reports: Vec<RouterReport>,
+    /// The latest reports of routers, for ejections; `None` if they cannot be read.
+    reports: Option<Vec<RouterReport>>,
     /// The time for which it is made, in unix milliseconds.
     now_ms: u64,
     /// Routers that reported in the last minute; `None` for a caller that may not see them.
@@ -98,8 +98,12 @@ impl Checkup {
     }
 
     /// The states of hosts, in their order.
-    pub(super) fn states<'a>(&self, hosts: impl IntoIterator<Item = &'a HostSummary>) -> Vec<State> {
-        states(hosts, &self.minute, &self.reports, self.now_ms)
+    pub(super) fn states<'a>(
+        &self,
+        caller: &Caller,
+        hosts: impl IntoIterator<Item = &'a HostSummary>,
+    ) -> Vec<State> {
+        states(hosts, caller, &self.minute, self.reports.as_deref(), self.now_ms)
     }
 }
 
@@ -110,14 +114,18 @@ fn sums_of(host: &HostSummary, minute: &Recent) -> Sums {
 /// The states of hosts, in their order.
 fn states<'a>(
     hosts: impl IntoIterator<Item = &'a HostSummary>,
+    caller: &Caller,
     minute: &Minute,
-    reports: &[RouterReport],
+    reports: Option<&[RouterReport]>,
     now_ms: u64,
 ) -> Vec<State> {
-    let ejected = ejected(reports);
+    let ejected = reports.map(ejected);
     let state = |host: &HostSummary| {
-        let sums = minute.as_ref().map(|minute| sums_of(host, minute)).unwrap_or_default();
-        host.table.reading(&ejected, &sums).state(now_ms)
+        let minute =
+            minute.as_ref().ok().filter(|_| host.table.versions.iter().all(|id| caller.may_count_as(id)));
+        let sums =
+            minute.map(|minute| Sums::of(host.table.versions.iter().filter_map(|id| minute.by_id.get(id))));
+        host.table.reading(ejected.as_ref(), sums.as_ref()).state(now_ms)
     };
     hosts.into_iter().map(state).collect()
 }
@@ -136,7 +144,7 @@ struct Latest {
 impl Checkups {
     /// A checkup that ends at `deadline` at the latest.
     pub(super) async fn get(&self, app: &Site, caller: &Caller, deadline: Instant) -> Arc<Checkup> {
-        if !caller.confinement().is_empty() {
+        if !caller.sees_all_numbers() {
             return Arc::new(Box::pin(check(app, caller, deadline)).await);
         }
         if let Some(recent) = self.recent() {
@@ -153,7 +161,7 @@ impl Checkups {
     /// not see all of them.
     pub(super) fn count(&self, caller: &Caller) -> (usize, bool) {
         let latest = self.0.lock();
-        let latest = latest.as_ref().filter(|_| caller.confinement().is_empty());
+        let latest = latest.as_ref().filter(|_| caller.sees_all_numbers());
         latest.map_or((0, false), |latest| latest.checkup.problems())
     }
 
@@ -171,8 +179,10 @@ pub(super) async fn by<T, E: Display>(
     what: &str,
     read: impl Future<Output = Result<T, E>>,
 ) -> Result<T, String> {
+    let is_late = deadline <= Instant::now();
     match timeout_at(deadline, read).await {
         Ok(result) => result.map_err(|error| error.to_string()),
+        Err(_) if is_late => Err(format!("no time was left to read {what}")),
         Err(_) => Err(format!("{what} does not respond")),
     }
 }
@@ -221,9 +231,12 @@ async fn check(app: &Site, caller: &Caller, deadline: Instant) -> Checkup {
     };
     let (hosts, minute) = traffic;
     let now_ms = app.dashboard.now_ms();
-    let live: Vec<RouterReport> =
-        reports.iter().flatten().filter(|report| report.age_ms <= LIVE_MS).cloned().collect();
-    add_traffic(&mut facts, &hosts, &minute, &live, now_ms);
+    let live = |reports: &Vec<RouterReport>| {
+        reports.iter().filter(|report| report.age_ms <= LIVE_MS).cloned().collect::<Vec<_>>()
+    };
+    let live = reports.as_ref().ok().map(live);
+    let states = states(hosts.iter().flatten(), caller, &minute, live.as_deref(), now_ms);
+    add_traffic(&mut facts, &hosts, &minute, &states);
     (facts.bus, facts.subscribers, facts.queues, facts.backends, facts.parked_objects) = events;
     if whole && app.bus.handle().is_ready() {
         let signalbox_bus::Credentials { clear, locked, .. } = app.bus.handle().credentials();
@@ -266,18 +279,30 @@ async fn traffic(
     deadline: Instant,
 ) -> (Result<Vec<HostSummary>, String>, Minute) {
     let left = deadline.saturating_duration_since(Instant::now());
-    let hosts = match all_hosts(app, caller, left).await {
-        Ok(hosts) => hosts,
-        Err(problem) => return (Err(problem.detail().to_owned()), Err(problem.detail().to_owned())),
-    };
     let traffic = &app.dashboard.traffic;
-    let minute = if caller.confinement().is_empty() {
-        by(deadline, "the stats Redis", traffic.last_minute(None)).await
-    } else {
-        let own: HashSet<&str> = hosts.iter().flat_map(|host| &host.versions).map(String::as_str).collect();
-        by(deadline, "the stats Redis", traffic.last_minute(Some(&own))).await
+    let hosts = async {
+        let hosts = all_hosts(app, caller, left).await;
+        hosts.map_err(|problem| problem.detail().to_owned())
     };
+    if caller.sees_all_numbers() {
+        return tokio::join!(hosts, by(deadline, "the stats Redis", traffic.last_minute(None)));
+    }
+    let hosts = match hosts.await {
+        Ok(hosts) => hosts,
+        Err(reason) => return (Err(reason.clone()), Err(reason)),
+    };
+    let own: HashSet<&str> = own_versions(caller, &hosts).map(String::as_str).collect();
+    let minute = by(deadline, "the stats Redis", traffic.last_minute(Some(&own))).await;
     (Ok(hosts), minute)
+}
+
+/// The version types of these hosts whose numbers the caller may see.
+fn own_versions<'a>(caller: &Caller, hosts: &'a [HostSummary]) -> impl Iterator<Item = &'a String> {
+    hosts
+        .iter()
+        .flat_map(|host| &host.versions)
+        .chain(hosts.iter().flat_map(|host| &host.table.versions))
+        .filter(|id| caller.may_count_as(id))
 }
 
 /// Facts about hosts, instances and their requests.
@@ -285,17 +310,15 @@ fn add_traffic(
     facts: &mut Facts,
     hosts: &Result<Vec<HostSummary>, String>,
     minute: &Minute,
-    reports: &[RouterReport],
-    now_ms: u64,
+    states: &[State],
 ) {
-    let states = states(hosts.iter().flatten(), minute, reports, now_ms);
     let host = |(host, state): (&HostSummary, &State)| hosts::Host {
         name: host.name.to_string(),
         state: state.clone(),
     };
-    facts.hosts = known(hosts, |hosts| hosts.iter().zip(&states).map(host).collect());
+    facts.hosts = known(hosts, |hosts| hosts.iter().zip(states).map(host).collect());
     facts.instances = known(hosts, |hosts| {
-        let instances = hosts.iter().zip(&states).flat_map(|(host, state)| {
+        let instances = hosts.iter().zip(states).flat_map(|(host, state)| {
             host.unhealthy.iter().map(move |(id, why)| traffic::Instance {
                 id: id.clone(),
                 host: host.name.to_string(),

@@ -124,7 +124,7 @@ impl PageStream {
             };
         self.round += 1;
         // Most pages make no checkup; the count in their navigation may be a few seconds old.
-        if self.round % CHECKUP_ROUNDS == 1 && self.caller.confinement().is_empty() {
+        if self.round % CHECKUP_ROUNDS == 1 && self.caller.sees_all_numbers() {
             let deadline = Instant::now() + REFRESH_INTERVAL;
             self.app.dashboard.checkups.get(&self.app, &self.caller, deadline).await;
         }

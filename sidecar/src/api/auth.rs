@@ -54,6 +54,10 @@ impl Access {
 #[derive(Deserialize)]
 struct Stored {
     scopes: Vec<String>,
+    /// When the token expires, in unix milliseconds.
+    expires_ms: Option<u64>,
+    /// When this secret ends because a newer one has replaced it, in unix milliseconds.
+    until_ms: Option<u64>,
     #[serde(flatten)]
     rest: serde_json::Map<String, serde_json::Value>,
 }
@@ -102,7 +106,12 @@ impl Tokens {
             }
         }
         let stored = store::token(&self.redis, &digest).await?;
-        let access = stored.map_or(Access::Unknown, |stored| access(&stored));
+        let access = match stored.and_then(|stored| serde_json::from_str::<Stored>(&stored).ok()) {
+            // A pacemaker removes what has expired, if one runs. The time is that of the server, which all routers share.
+            Some(stored) if stored.ends() => access(&stored, self.redis.now_ms().await?),
+            Some(stored) => access(&stored, 0),
+            None => Access::Unknown,
+        };
         match (access, address) {
             (Access::Unknown, Some(address)) => drop(self.attempts.lock().failed(address, &name, now_ms)),
             (Access::Unknown, None) => {}
@@ -123,14 +132,18 @@ impl Tokens {
     }
 }
 
-fn access(stored: &str) -> Access {
-    match serde_json::from_str::<Stored>(stored) {
-        Ok(stored) => {
-            let given = |name: &str| stored.rest.get(name).is_some_and(|list| !list.is_null());
-            Access::Known(statistics_access(stored.scopes.iter().map(String::as_str), given))
-        }
-        Err(_) => Access::Unknown,
+impl Stored {
+    fn ends(&self) -> bool {
+        self.expires_ms.or(self.until_ms).is_some()
     }
+}
+
+fn access(stored: &Stored, now_ms: u64) -> Access {
+    if stored.expires_ms.into_iter().chain(stored.until_ms).any(|end| end <= now_ms) {
+        return Access::Unknown;
+    }
+    let given = |name: &str| stored.rest.get(name).is_some_and(|list| !list.is_null());
+    Access::Known(statistics_access(stored.scopes.iter().map(String::as_str), given))
 }
 
 fn too_many_attempts(seconds: u32) -> Problem {
@@ -152,6 +165,7 @@ pub(super) async fn require_read(
     let client = app.door.client(request.extensions().get::<Peer>(), request.headers());
     match app.tokens.access(&credential, Some(client)).await? {
         Access::READ => {
+            let _place = app.places.take(&credential).await?;
             request.extensions_mut().insert(credential);
             Ok(next.run(request).await)
         }
@@ -179,6 +193,7 @@ mod tests {
 
     #[test]
     fn only_the_scope_read_permits_reading_and_only_to_tokens_that_are_not_confined() {
+        let access = |text: &str| super::access(&serde_json::from_str(text).unwrap(), 0);
         assert_eq!(access(r#"{"name":"a","scopes":["read"]}"#), Access::READ);
         assert_eq!(access(r#"{"name":"a","scopes":["read"],"hosts":null,"expires":7}"#), Access::READ);
         for list in LISTS {
@@ -187,6 +202,15 @@ mod tests {
         }
         let other = access(r#"{"name":"a","scopes":["routes"]}"#);
         assert_eq!(other, Access::Known(StatisticsAccess::WithoutRead));
-        assert_eq!(access("{"), Access::Unknown);
+    }
+
+    #[test]
+    fn a_token_and_a_secret_that_was_replaced_end_without_a_pacemaker() {
+        for ends in [r#""expires_ms":7000,"until_ms":9000"#, r#""expires_ms":9000,"until_ms":7000"#] {
+            let stored = format!(r#"{{"name":"a","scopes":["read"],{ends}}}"#);
+            let stored: Stored = serde_json::from_str(&stored).unwrap();
+            let (before, after) = (access(&stored, 6_999), access(&stored, 7_000));
+            assert!(stored.ends() && (before, after) == (Access::READ, Access::Unknown), "{ends}");
+        }
     }
 }

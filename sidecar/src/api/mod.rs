@@ -18,6 +18,7 @@ mod health;
 mod history;
 mod latency;
 mod openapi;
+mod places;
 mod problem;
 mod store;
 mod stream;
@@ -62,6 +63,7 @@ struct App {
     edge: edge::Watch,
     metrics: Arc<Metrics>,
     streams: stream::Streams,
+    places: places::Places,
     stopping: CancellationToken,
 }
 
@@ -86,6 +88,7 @@ pub fn router(
         edge,
         metrics,
         streams: stream::Streams::default(),
+        places: places::Places::default(),
         stopping,
     };
     let guarded = Router::new()

@@ -257,6 +257,40 @@ async fn only_tokens_with_the_scope_read_can_read() {
 }
 
 #[tokio::test]
+async fn a_token_that_has_ended_is_rejected_although_no_pacemaker_removes_it() {
+    let api = Api::start().await;
+    let now_ms = api.now() * 1000;
+    let ask = async |token: &str, ends: String| {
+        let digest: String = Sha256::digest(token).iter().map(|byte| format!("{byte:02x}")).collect();
+        let stored = format!(r#"{{"name":"t","scopes":["read"],{ends}}}"#);
+        api.redis.cli(&["HSET", "tokens", &digest, &stored]);
+        api.get_as(token, "/stats/total").await.0
+    };
+    let (past, future) = (now_ms - 1, now_ms + 3_600_000);
+    assert_eq!(ask("valid", format!(r#""expires_ms":{future}"#)).await, StatusCode::OK);
+    assert_eq!(ask("expired", format!(r#""expires_ms":{past}"#)).await, StatusCode::UNAUTHORIZED);
+    let replaced = format!(r#""expires_ms":{future},"until_ms":{past}"#);
+    assert_eq!(ask("replaced", replaced).await, StatusCode::UNAUTHORIZED);
+}
+
+#[tokio::test]
+async fn one_token_does_not_occupy_the_statistics() {
+    let api = Api::start().await;
+    let path = "/stats/top?limit=1000&seconds=60";
+    assert_eq!(api.get(path).await.0, StatusCode::OK);
+    // Requests of one token arrive faster than the server answers. Two are being answered, and 32 wait.
+    api.redis.cli(&["CLIENT", "PAUSE", "1500", "ALL"]);
+    let answers = futures_util::future::join_all((0..40).map(|_| api.get(path))).await;
+    let refused: Vec<_> = answers.iter().filter(|(status, _)| *status != StatusCode::OK).collect();
+    assert_eq!(refused.len(), 6, "{answers:?}");
+    for (status, problem) in refused {
+        let limit = (StatusCode::TOO_MANY_REQUESTS, &Value::from("token_limit_reached"));
+        assert_eq!((*status, &problem["code"]), limit);
+    }
+    assert_eq!(api.get(path).await.0, StatusCode::OK);
+}
+
+#[tokio::test]
 async fn an_unavailable_redis_has_its_own_problem_code() {
     let mut api = Api::start().await;
     api.redis.kill();

@@ -86,6 +86,15 @@ async fn the_audit_log_is_closed_to_all_but_its_readers() {
     assert_eq!(first["topic"], "orders", "the stream of a reader without the scope: {first}");
     let record = allowed.take(1).await[0].json();
     assert_eq!(record["topic"], "signalbox.audit", "{record}");
+    // Neither an ID of a record, nor the object of all records, leads to it.
+    let page = format!("/dashboard/event?name={}", record["id"]);
+    let pages = [&*page, "/objects/signalbox:audit", "/dashboard/objects?name=signalbox%3Aaudit"];
+    for target in pages {
+        let closed = bus.call(&curious, "GET", target, None).await;
+        assert_eq!(closed.status, 404, "{target}: {}", closed.text());
+        let open = bus.call(&auditor, "GET", target, None).await;
+        assert_eq!(open.status, 200, "{target}: {}", open.text());
+    }
     let pushed = open.until_events(1).await;
     assert_eq!(
         (&pushed[0]["topic"], &pushed[0]["data"]["kind"]),
@@ -186,7 +195,7 @@ async fn every_kind_of_change_is_recorded_with_what_was_there_before() {
         let answer = system.api("DELETE", removed, None).await;
         assert!((200..300).contains(&answer.status), "{removed}: {}", answer.text());
     }
-    // Many in one request: the instances that it replaces.
+    // Many at once: what each replaces.
     for version in ["7", "8"] {
         let mut items = [instance(version), instance("9")];
         items[0]["id"] = json!("i-1");
@@ -215,12 +224,95 @@ async fn every_kind_of_change_is_recorded_with_what_was_there_before() {
         assert_eq!(before("DELETE", removed)[0].pointer(member), Some(&new), "{removed}");
     }
     let many = before("PUT", "/instances");
-    assert_eq!((many.len(), &many[1], &many[0]["left_off"]), (2, &Value::Null, &json!(0)), "{all:?}");
+    assert_eq!((many.len(), &many[1]), (2, &Value::Null), "{all:?}");
     let replaced: Vec<_> = many[0]["instances"].as_array().unwrap().iter().collect();
     assert_eq!(replaced.len(), 1, "the other one did not change: {replaced:?}");
     assert_eq!((&replaced[0]["id"], &replaced[0]["version_type_id"]), (&json!("i-1"), &json!("7")));
     assert!(!Value::from(all).to_string().contains("secret-of-the-callback"));
     bus.system.stop().await;
+}
+
+/// The IDs of the instances before or after the changes of a request, from all of its records.
+async fn instances(system: &System, target: &str, side: &str) -> Vec<String> {
+    let all = records(system, "kind=change&limit=200").await;
+    let mut parts: Vec<&Value> = all.iter().filter(|record| record["target"] == target).collect();
+    parts.sort_by_key(|record| record["part"].as_u64());
+    let instances = parts.iter().filter_map(|record| record[side]["instances"].as_array()).flatten();
+    instances.map(|one| one["id"].as_str().unwrap().to_owned()).collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_change_of_many_instances_is_recorded_completely() {
+    let system = System::start("audit-many").await;
+    let instance = |number: usize, version: &str| {
+        json!({"id": format!("many-{number:03}"), "address": format!("127.0.0.2:{}", 20_000 + number),
+            "hostnames": ["many.test"], "version_type_id": version, "node_id": "n1"})
+    };
+    let make = async |method: &str, target: &str, body: Option<Value>| {
+        let answer = system.api(method, target, body).await;
+        assert!((200..300).contains(&answer.status), "{method} {target}: {}", answer.text());
+    };
+    let items: Vec<Value> = (0..120).map(|number| instance(number, "7")).collect();
+    let ids: Vec<String> = (0..120).map(|number| format!("many-{number:03}")).collect();
+    make("PUT", "/instances", Some(json!(items))).await;
+    assert_eq!(instances(&system, "/instances", "after").await, ids);
+    // The first one changes to another version, and all requests to it.
+    make("PUT", "/instances", Some(json!([instance(0, "8")]))).await;
+    make("PUT", "/hosts/many.test", Some(json!({"methods": ["GET"]}))).await;
+    make("POST", "/hosts/many.test/promote", Some(json!({"version_type_id": "8"}))).await;
+    let current = "/hosts/many.test/promote";
+    assert_eq!(instances(&system, current, "before").await, ids);
+    let all = records(&system, "kind=change&limit=200").await;
+    let first = |target: &str| {
+        let found = all.iter().find(|one| one["target"] == target && one["part"].as_u64().unwrap_or(1) == 1);
+        found.unwrap_or_else(|| panic!("{target}: {all:?}"))
+    };
+    assert_eq!(first(current)["before"]["rules"], json!({"methods": ["GET"]}));
+    let before = &first(current)["before"]["instances"];
+    assert_eq!(before[1], json!({"id": "many-001", "version_type_id": "7", "state": "active"}));
+    make("DELETE", "/nodes/n1/drain", None).await;
+    let resumed = instances(&system, "/nodes/n1/drain", "before").await;
+    assert_eq!(resumed.iter().collect::<std::collections::BTreeSet<_>>().len(), 119, "{resumed:?}");
+    make("DELETE", "/hosts/many.test", None).await;
+    let removed = records(&system, "kind=change&limit=200").await;
+    let removed =
+        removed.iter().filter(|one| one["target"] == "/hosts/many.test" && one["method"] == "DELETE");
+    let removed: Vec<&Value> = removed.collect();
+    let count: usize =
+        removed.iter().filter_map(|one| Some(one["before"]["instances"].as_array()?.len())).sum();
+    assert_eq!(count, 120, "{removed:?}");
+    assert!(removed.iter().any(|one| one["before"]["rules"]["methods"] == json!(["GET"])), "{removed:?}");
+    // Nothing was changed, and the answer is long.
+    let long: Vec<Value> =
+        (0..120).map(|number| json!({"id": format!("{number}"), "address": "?".repeat(200)})).collect();
+    make("PUT", "/instances", Some(json!(long))).await;
+    let newest = &records(&system, "kind=change&limit=1").await[0];
+    assert_eq!(newest["after"], json!({"items": 120, "changed": 0}), "{newest}");
+
+    // What a confined token is refused is recorded as a refusal, whether the rest of the request is accepted or not.
+    let tenant = json!({"name": "tenant", "scopes": ["routes"], "hosts": ["own.test"]});
+    let tenant =
+        system.api("POST", "/tokens", Some(tenant)).await.json()["token"].as_str().unwrap().to_owned();
+    let mut own = instance(200, "9");
+    own["hostnames"] = json!(["own.test"]);
+    for items in [json!([own, instance(1, "7"), instance(2, "7")]), json!([instance(3, "7")])] {
+        let request =
+            Request::new("PUT", &system.admin.to_string(), "/instances").token(&tenant).json(&items);
+        assert_eq!(request.send(system.admin).await.unwrap().status, 200);
+    }
+    let refused = records(&system, "kind=refused&who=tenant").await;
+    let ids: Vec<Value> = refused
+        .iter()
+        .map(|one| {
+            one["after"]["refused"].as_array().unwrap().iter().map(|item| item["id"].clone()).collect()
+        })
+        .collect();
+    assert_eq!(ids, [json!(["many-003"]), json!(["many-001", "many-002"])]);
+    assert_eq!((&refused[0]["code"], &refused[0]["status"]), (&json!("host_not_allowed"), &json!(403)));
+    let changed = records(&system, "kind=change&who=tenant").await;
+    assert_eq!(changed.len(), 1, "{changed:?}");
+    assert_eq!(changed[0]["after"]["instances"][0]["id"], "many-200");
+    system.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

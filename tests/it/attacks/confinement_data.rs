@@ -314,6 +314,8 @@ async fn secrets_of_policies_and_callbacks_are_hidden_from_readers() {
     make(&system, "PUT", "/hosts/b.test?wait=20s", policy).await;
     let callback = format!("http://127.0.0.1:9/hooks/{SECRET}?key={SECRET}");
     make(&system, "POST", "/subscription", json!({"topics": ["orders"], "callback": callback})).await;
+    let backend = json!({"prefix": "work:", "callback": callback});
+    make(&system, "PUT", "/backends/search", backend).await;
     let reader = system.token("reader", &["read"]).await;
     let manager = system.token("manager", &["routes"]).await;
     for target in ["/hosts", "/hosts/b.test", "/routes/dump", "/routes/dump?format=text"] {
@@ -324,9 +326,14 @@ async fn secrets_of_policies_and_callbacks_are_hidden_from_readers() {
         assert!(!answer.text().contains(SECRET), "{target}: {}", answer.text());
         assert!(answer.text().contains("X-Key"), "only the value is hidden: {target}: {}", answer.text());
     }
-    for target in
-        ["/dashboard/host?name=b.test", "/dashboard/events?name=root", "/subscriptions", "/subscribers"]
-    {
+    for target in [
+        "/dashboard/host?name=b.test",
+        "/dashboard/events?name=root",
+        "/subscriptions",
+        "/subscribers",
+        "/backends",
+        "/backends/search",
+    ] {
         let answer = ask(&system, &reader, "GET", target, None).await;
         assert_eq!(answer.status, 200, "{target}: {}", answer.text());
         assert!(!answer.text().contains(SECRET), "{target}: {}", answer.text());
@@ -429,6 +436,15 @@ async fn a_token_registers_instances_only_under_its_version_types() {
         assert_eq!(answer.status, status, "{version_type}: {}", answer.text());
         if status == 403 {
             assert_eq!(answer.json()["code"], "version_type_not_allowed", "{version_type}");
+        }
+    }
+    // Nor does it see the numbers of others: a host of its own that counts as another version type.
+    let theirs = json!({"address": "127.0.0.1:9", "hostnames": ["y.a.test"], "version_type_id": "bank-7"});
+    make(&system, "PUT", "/instances/theirs?wait=20s", theirs).await;
+    for (host, condition) in [("x.a.test", "healthy"), ("y.a.test", "unknown")] {
+        for target in [format!("/hosts/{host}"), format!("/routes/explain?host={host}")] {
+            let state = ask(&system, &token, "GET", &target, None).await.json()["state"].clone();
+            assert_eq!(state["condition"], condition, "{target}: {state}");
         }
     }
     let mut many = instance("bank-7");

@@ -168,6 +168,13 @@ async fn one_token_does_not_use_up_the_requests_and_events_of_others() {
     })
     .await;
     assert_eq!(refused.json()["limit"], 5, "{}", refused.text());
+    // What the token may not do is counted as well: each refusal is a record of the audit log.
+    let refused = system.token("refused", &["facts"]).await;
+    let mut statuses = Vec::new();
+    for _ in 0..100 {
+        statuses.push(ask(&system, &refused, "GET", "/instances", None).await.status);
+    }
+    assert!(statuses.starts_with(&[403]) && statuses.contains(&429), "{statuses:?}");
     for token in [&other, &system.token] {
         assert_eq!(ask(&system, token, "GET", "/instances", None).await.status, 200);
         assert_eq!(

@@ -4,7 +4,8 @@
 //!
 //! One layer around all routes records every request that changes something, every log-in and log-out, and every refusal
 //! of a known caller. It takes the caller from the authentication ([`Notes::caller`]), and the new state from the answer.
-//! A handler that knows what was there before adds it ([`Notes::before`]).
+//! A handler that knows what was there before adds it ([`Notes::before`]). One that changes many instances adds each
+//! ([`Notes::instance`]), and the request has as many records as they need.
 //!
 //! Each record is appended to the log in the fabric ([`signalbox_access::AuditLog`]), published on the reserved topic
 //! `signalbox.audit`, and written to the pacemaker's own log.
@@ -31,8 +32,8 @@ use axum::{
     response::{IntoResponse as _, Response},
 };
 use futures_util::future::BoxFuture;
-use serde_json::Value;
-use signalbox_access::{AuditLog, Caller};
+use serde_json::{Value, json};
+use signalbox_access::{AuditLog, Caller, digest};
 use signalbox_api::audit::{Kind, Record};
 use signalbox_daemon::serve::Peer;
 use signalbox_machines::Change;
@@ -40,8 +41,12 @@ use signalbox_machines::Change;
 use super::{App, Problem};
 use crate::own_events::OwnEvents;
 
-/// Larger answers are not recorded.
+/// Of larger answers, only the size and a digest are recorded.
 const MAX_ANSWER: u64 = 16 * 1024;
+/// Bytes of instances, before and after the change, in one record.
+const MAX_INSTANCES: usize = 16 * 1024;
+/// Bytes of refused items that are recorded. A client can cause refusals at will.
+const MAX_REFUSED: usize = 1024;
 /// How long the fabric may take to store a record.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// The text in place of a secret.
@@ -105,6 +110,10 @@ struct Noted {
     kind: Option<Kind>,
     before: Option<Value>,
     after: Option<Value>,
+    /// Instances that the request changes, before and after.
+    instances: Vec<[Option<Value>; 2]>,
+    /// Items of the request that were refused, each with its error.
+    refused: Vec<Value>,
 }
 
 /// Data about a request for its record. An extension of every request, and an extractor.
@@ -137,6 +146,16 @@ impl Notes {
     /// The value after the change, if the answer does not show it.
     pub(crate) fn after(&self, value: Value) {
         self.with(|noted| noted.after = Some(value));
+    }
+
+    /// An instance that the request changes, before and after.
+    pub(crate) fn instance(&self, before: Option<Value>, after: Option<Value>) {
+        self.with(|noted| noted.instances.push([before, after]));
+    }
+
+    /// An item of the request was refused, although the request is not.
+    pub(crate) fn refused(&self, item: Value) {
+        self.with(|noted| noted.refused.push(item));
     }
 }
 
@@ -210,10 +229,18 @@ pub(crate) async fn record(
         target,
         status: status.as_u16(),
         code: None,
+        part: None,
         before: noted.before,
         after: noted.after,
     };
     let (response, answer) = peek(response).await;
+    if let Some(refusal) = refusal(&record, noted.refused) {
+        app.audit.write(refusal).await;
+        if kind == Kind::Change && status.is_success() && noted.instances.is_empty() && record.after.is_none()
+        {
+            return response;
+        }
+    }
     match answer {
         Some(Value::Object(answer)) if kind == Kind::Refused => {
             record.code = answer.get("code").and_then(Value::as_str).map(str::to_owned);
@@ -223,13 +250,14 @@ pub(crate) async fn record(
         }
         _ => {}
     }
+    let records = parts(record, noted.instances);
     if status.is_server_error() {
         // The fabric may be unavailable, and nothing was acknowledged.
         let trail = app.audit.clone();
-        tokio::spawn(async move { trail.write(record).await });
+        tokio::spawn(async move { trail.write_all(records).await });
         return response;
     }
-    match (app.audit.write(record).await, kind) {
+    match (app.audit.write_all(records).await, kind) {
         (true, _) | (false, Kind::Refused) => response,
         (false, _) => {
             let detail = "The request cannot be recorded in the audit log at the moment. The change may have been applied; \
@@ -239,20 +267,86 @@ pub(crate) async fn record(
     }
 }
 
-/// The body of a short JSON answer. The answer stays as it is.
+/// The record of the items that a request was refused, if there are any.
+fn refusal(record: &Record, refused: Vec<Value>) -> Option<Record> {
+    let code = refused.first()?["code"].as_str().map(str::to_owned);
+    let all = refused.len();
+    let mut bytes = 0;
+    let named: Vec<Value> = refused
+        .into_iter()
+        .take_while(|item| {
+            bytes += item.to_string().len();
+            bytes <= MAX_REFUSED
+        })
+        .collect();
+    let after = json!({"more": all - named.len(), "refused": named});
+    let status = StatusCode::FORBIDDEN.as_u16();
+    let before = None;
+    Some(Record { kind: Kind::Refused, status, code, before, after: Some(after), ..record.clone() })
+}
+
+/// The records of a change of these instances, each with as many of them as fit.
+fn parts(record: Record, instances: Vec<[Option<Value>; 2]>) -> Vec<Record> {
+    let size = |of: &Option<Value>| of.as_ref().map_or(0, |value| value.to_string().len());
+    let mut parts: Vec<[Vec<Value>; 2]> = Vec::new();
+    let mut bytes = MAX_INSTANCES;
+    for mut one in instances {
+        one.iter_mut().flatten().for_each(mask);
+        let [before, after] = one;
+        let added = size(&before) + size(&after);
+        bytes += added;
+        if bytes > MAX_INSTANCES {
+            parts.push(Default::default());
+            bytes = added;
+        }
+        if let Some([all_before, all_after]) = parts.last_mut() {
+            all_before.extend(before);
+            all_after.extend(after);
+        }
+    }
+    if parts.is_empty() {
+        return vec![record];
+    }
+    let several = parts.len() > 1;
+    let part = |(index, [before, after]): (usize, [Vec<Value>; 2])| {
+        let mut part = match index {
+            0 => record.clone(),
+            _ => Record { before: None, after: None, ..record.clone() },
+        };
+        part.part = several.then(|| u32::try_from(index + 1).unwrap_or(u32::MAX));
+        with_instances(&mut part.before, before);
+        with_instances(&mut part.after, after);
+        part
+    };
+    parts.into_iter().enumerate().map(part).collect()
+}
+
+/// Adds instances to a value of a record.
+fn with_instances(value: &mut Option<Value>, instances: Vec<Value>) {
+    if instances.is_empty() {
+        return;
+    }
+    match value.get_or_insert_with(|| json!({})) {
+        Value::Object(members) => drop(members.insert("instances".to_owned(), instances.into())),
+        other => *other = json!({"instances": instances}),
+    }
+}
+
+/// The body of a JSON answer; of a long one its size and a digest. The answer stays as it is.
 async fn peek(response: Response) -> (Response, Option<Value>) {
     let is_json =
         response.headers().get(header::CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).is_some_and(
             |kind| kind.starts_with("application/json") || kind.starts_with("application/problem+json"),
         );
     let length = response.body().size_hint().exact();
-    if !is_json || length.is_none_or(|length| length > MAX_ANSWER) {
-        return (response, None);
-    }
+    let Some(length) = length.filter(|_| is_json) else { return (response, None) };
     let (parts, body) = response.into_parts();
     // The length is known, and all of the body is in memory.
     let bytes = to_bytes(body, usize::MAX).await.unwrap_or_default();
-    let answer = serde_json::from_slice(&bytes).ok();
+    let answer = match length > MAX_ANSWER {
+        true => Some(json!({"bytes": length, "sha256": digest(&String::from_utf8_lossy(&bytes))})),
+        false => serde_json::from_slice(&bytes).ok(),
+    };
     (Response::from_parts(parts, Body::from(bytes)), answer)
 }
 
@@ -273,6 +367,16 @@ impl AuditTrail {
     /// The records.
     pub(crate) fn log(&self) -> &AuditLog {
         &self.log
+    }
+
+    /// Stores records as [`Self::write`] does.
+    async fn write_all(&self, records: Vec<Record>) -> bool {
+        for record in records {
+            if !self.write(record).await {
+                return false;
+            }
+        }
+        true
     }
 
     /// Stores a record everywhere, without secrets. Returns whether it is in the log of the fabric.
@@ -327,6 +431,7 @@ impl signalbox_machines::Audit for AuditTrail {
             target,
             status: status.as_u16(),
             code: refused.map(str::to_owned),
+            part: None,
             before,
             after,
         }))
@@ -357,9 +462,57 @@ fn mask(value: &mut Value) {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
-
     use super::*;
+
+    fn change() -> Record {
+        serde_json::from_value(json!({"at_ms": 1, "kind": "change", "method": "PUT", "route": "/instances",
+            "target": "/instances", "status": 200, "before": {"rules": null}}))
+        .unwrap()
+    }
+
+    #[test]
+    fn a_change_of_many_instances_has_as_many_records_as_they_need() {
+        let one = |number: usize| json!({"id": format!("{number:04}"), "name": "x".repeat(1000)});
+        let all = (0..100).map(|number| [Some(one(number)), None]).collect();
+        let records = parts(change(), all);
+        assert!(records.len() > 6, "{}", records.len());
+        assert_eq!(records[0].before.as_ref().unwrap().get("rules"), Some(&Value::Null));
+        let mut ids = Vec::new();
+        for (index, record) in records.iter().enumerate() {
+            assert_eq!((record.part, &record.after), (Some(index as u32 + 1), &None));
+            let instances = record.before.as_ref().unwrap()["instances"].as_array().unwrap();
+            ids.extend(instances.iter().map(|one| one["id"].as_str().unwrap().to_owned()));
+            assert!(serde_json::to_string(record).unwrap().len() < 2 * MAX_INSTANCES);
+        }
+        assert_eq!(ids, (0..100).map(|number| format!("{number:04}")).collect::<Vec<_>>());
+        let records = parts(change(), vec![[None, Some(one(1))]]);
+        assert_eq!((records.len(), records[0].part), (1, None));
+        assert_eq!(records[0].after.as_ref().unwrap()["instances"][0]["id"], "0001");
+        assert_eq!(parts(change(), Vec::new()), [change()]);
+    }
+
+    #[test]
+    fn refused_items_are_named_as_far_as_they_fit() {
+        assert_eq!(refusal(&change(), Vec::new()), None);
+        let items = (0..1000).map(|number| json!({"id": number, "code": "host_not_allowed"})).collect();
+        let refused = refusal(&change(), items).unwrap();
+        assert_eq!((refused.kind, refused.status), (Kind::Refused, 403));
+        assert_eq!(refused.code.as_deref(), Some("host_not_allowed"));
+        let after = refused.after.unwrap();
+        let named = after["refused"].as_array().unwrap().len();
+        assert!(named > 10 && after["more"] == 1000 - named, "{after}");
+    }
+
+    #[tokio::test]
+    async fn of_a_long_answer_the_record_has_a_digest() {
+        let answer = |bytes: usize| axum::Json(json!({"text": "x".repeat(bytes)})).into_response();
+        let (_, short) = peek(answer(10)).await;
+        assert_eq!(short.unwrap()["text"], "xxxxxxxxxx");
+        let (response, long) = peek(answer(20_000)).await;
+        let body = to_bytes(response.into_body(), usize::MAX).await.unwrap();
+        let sha256 = digest(std::str::from_utf8(&body).unwrap());
+        assert_eq!(long.unwrap(), json!({"bytes": body.len(), "sha256": sha256}));
+    }
 
     #[test]
     fn secrets_are_masked_at_every_depth() {

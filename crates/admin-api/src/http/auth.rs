@@ -324,7 +324,6 @@ async fn permitted<P: Permission>(parts: &Parts, app: &App) -> Result<Caller, Pr
     check_site(&parts.method, &parts.headers)?;
     let caller = who(parts, app).await?;
     if caller.has_any(P::ANY_OF) {
-        app.limits.requests.take(&caller, 1, app.tokens.now_ms())?;
         if let Some(place) = parts.extensions.get::<InProgress>() {
             place.take(&app.limits.in_progress, &caller)?;
         }
@@ -338,7 +337,8 @@ async fn permitted<P: Permission>(parts: &Parts, app: &App) -> Result<Caller, Pr
     Err(Problem::forbidden("scope_missing", detail))
 }
 
-/// The caller, by token or by session.
+/// The caller, by token or by session. The request is counted for its rate, whether it will be refused or not: a refusal is
+/// written to the audit log.
 async fn who(parts: &Parts, app: &App) -> Result<Caller, Problem> {
     let unauthorized = |code, detail| Problem::new(StatusCode::UNAUTHORIZED, code, detail);
     let unknown = || unauthorized("token_unknown", "unknown or revoked token");
@@ -353,5 +353,6 @@ async fn who(parts: &Parts, app: &App) -> Result<Caller, Problem> {
     if let Some(notes) = parts.extensions.get::<Notes>() {
         notes.caller(&caller);
     }
+    app.limits.requests.take(&caller, 1, app.tokens.now_ms())?;
     Ok(caller)
 }

@@ -30,7 +30,7 @@ impl Rates {
         if caller.is_root() {
             return Ok(());
         }
-        self.rates.take(&caller.bus_client(), count, now_ms).map_err(|reached| self.reached(reached))
+        self.rates.take(&caller.limited_as(), count, now_ms).map_err(|reached| self.reached(reached))
     }
 
     fn reached(&self, RateReached { per_second, wait_ms }: RateReached) -> Problem {
@@ -56,6 +56,7 @@ mod tests {
         let refused = rates.take(&token, 1, 5_000).unwrap_err();
         assert_eq!((refused.status().as_u16(), &*refused.code()), (429, "token_limit_reached"));
         assert!(refused.detail().contains("(10 per second)") && refused.detail().contains("limits.x"));
+        assert!(rates.take(&token.for_person("ann".to_owned()), 1, 5_000).is_ok(), "another person");
         for _ in 0..2 {
             assert!(rates.take(&Caller::root(), 1_000, 5_000).is_ok());
         }

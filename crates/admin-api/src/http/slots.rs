@@ -1,7 +1,8 @@
 //! How much of a shared resource one token may hold at a time: requests in progress, open streams, waiting requests.
 //!
 //! A limit for all clients together protects the process, and a limit for each token keeps a token from taking the places of
-//! all others. Root is subject only to the limit for all.
+//! all others. Each person for whom an authenticating proxy uses a token has places of its own. Root is subject only to the
+//! limit for all.
 
 use std::{
     collections::HashMap,
@@ -46,7 +47,7 @@ impl Slots {
     /// 429 `token_limit_reached` if the token holds all places that it may hold; 503 `too_many_waiting` if none is free.
     pub fn take(&self, caller: &Caller) -> Result<Slot, Problem> {
         let Places { what, total, per_token, held } = &*self.0;
-        let client = caller.bus_client().into_owned();
+        let client = caller.limited_as().into_owned();
         let mut held = held.lock();
         if !caller.is_root() && held.get(&client).is_some_and(|count| count >= per_token) {
             let detail = format!(
@@ -114,7 +115,17 @@ mod tests {
         let _other = slots.take(&two).unwrap();
         let _root: Vec<Slot> = (0..2).map(|_| slots.take(&Caller::root()).unwrap()).collect();
         assert_eq!(slots.take(&Caller::root()).unwrap_err().code(), "too_many_waiting");
+        // Persons of one token of an authenticating proxy do not share places.
         drop(held);
+        let person = |name: &str| one.clone().for_person(name.to_owned());
+        let first: Vec<Slot> = (0..2).map(|_| slots.take(&person("ann")).unwrap()).collect();
+        assert_eq!(slots.take(&person("ann")).unwrap_err().code(), "token_limit_reached");
+        assert_eq!(
+            slots.take(&person("bob")).unwrap_err().code(),
+            "too_many_waiting",
+            "not a limit of its own"
+        );
+        drop(first);
         assert!(slots.take(&one).is_ok() && slots.take(&Caller::root()).is_ok());
         drop((_other, _root));
         assert!(slots.0.held.lock().is_empty(), "a client without places is forgotten");

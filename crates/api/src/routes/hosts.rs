@@ -44,7 +44,8 @@ pub struct Host {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema), schema(as = HostStateView))]
 pub struct HostState {
-    /// `healthy`, `paused`, `redirects`, `maintenance`, `share_without_instance` (a version type without an active instance has a
+    /// `healthy`, `paused`, `redirects`, `maintenance`, `paths_only` (only paths with a rule are served), `unknown` (the statistics cannot
+    /// be read, or the token may not see them), `share_without_instance` (a version type without an active instance has a
     /// share of the requests), `degraded` (some instances are unhealthy), `ejected` (routers have ejected instances), `failing`
     /// (many requests fail), `unhealthy` (no instance is healthy) or `no_instance`.
     pub condition: String,

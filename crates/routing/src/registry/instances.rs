@@ -22,6 +22,8 @@ const CHUNK: usize = 500;
 pub struct DrainedNode {
     /// The instances that changed.
     pub ids: Vec<InstanceId>,
+    /// Their states before, in the same order.
+    pub states: Vec<Option<State>>,
     /// The table's serial with the changes in it.
     pub serial: u64,
     /// The newest token of the table's lineage.
@@ -238,7 +240,7 @@ impl Registry {
     ) -> Result<DrainedNode, Error> {
         let table = self.store.table_state().await?;
         let epoch = table.mark().map_or_else(String::new, |mark| mark.epoch);
-        let mut done = DrainedNode { ids: Vec::new(), serial: table.serial, epoch };
+        let mut done = DrainedNode { ids: Vec::new(), states: Vec::new(), serial: table.serial, epoch };
         let mut after: Option<InstanceId> = None;
         loop {
             let ids = self.store.ids_after(after.as_ref().map(InstanceId::as_str), CHUNK).await?;
@@ -260,6 +262,7 @@ impl Registry {
                     Ok(change) => {
                         (done.serial, done.epoch) = (change.serial, change.epoch);
                         done.ids.push(stored.id);
+                        done.states.push(change.before.map(|before| before.desired.state));
                     }
                     // Removed in the meantime: that is drained enough.
                     Err(Error::NoInstance(_)) => {}

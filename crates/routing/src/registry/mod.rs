@@ -86,14 +86,15 @@ impl Registry {
     /// what the request gets that `question` is about. With `path`, for a request with this path.
     pub async fn explain(
         &self,
+        caller: &Caller,
         host: String,
         path: Option<&RequestPath>,
         question: Question<'_>,
     ) -> Result<Explanation, Error> {
-        let (asked, leads) = self.explain_host(host, path, question).await?;
+        let (asked, leads) = self.explain_host(caller, host, path, question).await?;
         let Some(leads) = leads else { return Ok(asked) };
         let service = match leads.service.clone() {
-            Some(service) => Some(self.explain_host(service, None, question).await?.0),
+            Some(service) => Some(self.explain_host(caller, service, None, question).await?.0),
             None => None,
         };
         Ok(leads.explanation(asked, service))
@@ -111,6 +112,7 @@ impl Registry {
 
     async fn explain_host(
         &self,
+        caller: &Caller,
         host: String,
         path: Option<&RequestPath>,
         question: Question<'_>,
@@ -126,7 +128,10 @@ impl Registry {
         let now_ms = self.store.table_now_ms().await?;
         let leads = path.map(|path| leads_to(&records, path, question));
         let state = match matched {
-            Some(record) => self.store.host_states(std::slice::from_ref(record)).await?.pop(),
+            Some(record) => {
+                let may_see = |id: &str| caller.may_count_as(id);
+                self.store.host_states(std::slice::from_ref(record), may_see).await?.pop()
+            }
             None => None,
         };
         let mut explanation = explain(host, candidates, &records, &owners, question, (serial, now_ms));

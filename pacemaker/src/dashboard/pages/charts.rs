@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use serde_json::Value;
 use tokio::time::timeout_at;
 
 use super::{Chart, Kind, Line, Mark, View, Visit};
@@ -112,21 +113,30 @@ fn is_about(record: &Record, subject: Subject<'_>) -> bool {
         let name = record.target.split('/').nth(2);
         record.route.starts_with(routes) && name.is_some_and(|name| decoded(name) == wanted)
     };
+    let mut instances =
+        record.before.iter().chain(&record.after).flat_map(|value| match value.get("instances") {
+            Some(Value::Array(several)) => several.iter().collect::<Vec<_>>(),
+            _ => vec![value.get("instance").unwrap_or(value)],
+        });
     let host = match subject {
         Subject::Everything => return true,
-        Subject::Instance(id) => return named("/instances/", id),
+        Subject::Instance(id) => return named("/instances/", id) || instances.any(|one| one["id"] == id),
         Subject::Host(host) => host,
     };
-    let serves = |value: &serde_json::Value| {
-        let instance = value.get("instance").unwrap_or(value);
+    let serves = |instance: &Value| {
         instance["hostnames"].as_array().is_some_and(|names| names.iter().any(|name| name == host))
     };
-    named("/hosts/", host) || record.before.iter().chain(&record.after).any(serves)
+    named("/hosts/", host) || instances.any(serves)
 }
 
 fn row(record: &Record, now_ms: u64) -> ChangeRow {
     ChangeRow {
-        key: format!("{} {}", record.at_ms, record.request_id.as_deref().unwrap_or_default()),
+        key: format!(
+            "{} {} {}",
+            record.at_ms,
+            record.request_id.as_deref().unwrap_or_default(),
+            part(record)
+        ),
         at_s: i64::try_from(record.at_ms / 1000).unwrap_or(0),
         when: format::ago(now_ms, record.at_ms),
         exact: format::time(record.at_ms),
@@ -134,6 +144,10 @@ fn row(record: &Record, now_ms: u64) -> ChangeRow {
         who: record.person.clone().or_else(|| record.who.clone()).unwrap_or_default(),
         link: View { search: record.target.clone(), ..View::of(Kind::Audit, "") }.address(),
     }
+}
+
+fn part(record: &Record) -> u32 {
+    record.part.unwrap_or_default()
 }
 
 /// The text of a path segment. Host names and ids contain none of the characters that are special in a form.
@@ -301,5 +315,9 @@ mod tests {
         let policy = record("PUT", "/hosts/{hostname}", "/hosts/%2A.a.test", json!({"rules": null}));
         assert_eq!((about(&policy, "*.a.test"), about(&policy, "a.test")), (true, false));
         assert_eq!(words(&policy), "policy of *.a.test set");
+        let instances = json!({"instances": [{"id": "i-7", "hostnames": ["a.test"]}, {"id": "i-8", "hostnames": ["b.test"]}]});
+        let many = record("PUT", "/instances", "/instances", instances);
+        assert!(about(&many, "a.test") && about(&many, "b.test") && !about(&many, "c.test"));
+        assert!(is_about(&many, Subject::Instance("i-8")) && !is_about(&many, Subject::Instance("i-9")));
     }
 }

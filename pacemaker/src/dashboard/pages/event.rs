@@ -17,7 +17,7 @@ use signalbox_api::{
     events::{DeliveryAttempt, DeliveryResult},
     queues::MessageState,
 };
-use signalbox_bus::{EventId, SubscriptionStatus};
+use signalbox_bus::{EventId, SubscriptionStatus, is_audit_topic};
 use signalbox_queues::{Act, Stored};
 
 /// Queues, and subscribers, on the page.
@@ -103,7 +103,8 @@ pub(super) async fn content(visit: Visit<'_>) -> Result<Content, Problem> {
     let body = logged.as_deref().or(copy.as_ref().map(|copy| &*copy.message.body));
     let entry: Entry =
         body.and_then(|body| serde_json::from_slice(body).ok()).ok_or_else(|| unknown(&view.name))?;
-    if caller.environments().is_some_and(|own| !own.contains(&entry.environment)) {
+    let foreign = caller.environments().is_some_and(|own| !own.contains(&entry.environment));
+    if foreign || is_audit_topic(&entry.topic) && !caller.has_any(&[Scope::Audit]) {
         return Err(unknown(&view.name));
     }
     let (queues, more_queues) = queues(visit, id, &entry).await?;

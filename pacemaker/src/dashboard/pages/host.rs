@@ -191,7 +191,7 @@ pub(super) async fn content(visit: Visit<'_>) -> Result<Content, Problem> {
         return Err(Error::HostNotAllowed { hostname: hostname.to_string() }.into());
     }
     let store = app.registry.store();
-    let explanation = app.registry.explain(hostname.to_string(), None, Question::default()).await?;
+    let explanation = app.registry.explain(caller, hostname.to_string(), None, Question::default()).await?;
     let explanation = visible_explanation(explanation, caller);
     let ids = store.ids_of_host(&hostname).await?;
     let mut ids: Vec<InstanceId> = ids.iter().filter_map(|id| InstanceId::parse(id).ok()).collect();
@@ -209,8 +209,9 @@ pub(super) async fn content(visit: Visit<'_>) -> Result<Content, Problem> {
     let shares = policy.as_ref().and_then(|policy| policy.shares.as_deref());
     let promotion = store.promotion(&hostname).await?.map(|wanted| wanted.value);
 
-    let addresses: Vec<String> =
-        stored.iter().map(|one| one.record.desired.spec.address.to_string()).collect();
+    let counted = stored.iter().map(|one| &one.record.desired.spec);
+    let counted = counted.filter(|spec| caller.may_count_as(spec.version_type_id.as_str()));
+    let addresses: Vec<String> = counted.map(|spec| spec.address.to_string()).collect();
     let specs: Vec<&Spec> = stored.iter().map(|one| &one.record.desired.spec).collect();
     let mut versions: BTreeSet<String> =
         specs.iter().map(|spec| spec.version_type_id.as_str().to_owned()).collect();
@@ -218,13 +219,14 @@ pub(super) async fn content(visit: Visit<'_>) -> Result<Content, Problem> {
     versions.extend(explanation.shares.iter().map(|share| share.version_type.clone()));
     let versions: Vec<String> = versions.into_iter().collect();
     let range = Range::named(&view.range);
-    let charted = &versions[..versions.len().min(range.max_version_types())];
+    let visible: Vec<String> = versions.iter().filter(|id| caller.may_count_as(id)).cloned().collect();
+    let charted = &visible[..visible.len().min(range.max_version_types())];
     let traffic = &app.dashboard.traffic;
     let (response_times, in_flight, minute, latencies, series, history, changes) = tokio::join!(
         by(deadline, STATS, traffic.instance_latencies(&addresses, INSTANCE_MINUTES)),
         by(deadline, STATS, async { Ok::<_, String>(in_flight(store, &specs).await) }),
-        by(deadline, STATS, traffic.minute(&versions)),
-        by(deadline, STATS, traffic.latencies(&versions, MINUTES)),
+        by(deadline, STATS, traffic.minute(&visible)),
+        by(deadline, STATS, traffic.latencies(&visible, MINUTES)),
         by(deadline, STATS, traffic.series(charted, range, round > 0)),
         by(deadline, STATS, traffic.latencies(charted, range.minutes())),
         charts::changes(visit, Subject::Host(hostname.as_str()), range),

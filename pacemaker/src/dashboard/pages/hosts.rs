@@ -83,9 +83,10 @@ pub(super) async fn content(visit: Visit<'_>) -> Result<Content, Problem> {
         fields: &FIELDS,
     };
     let query = list::query(view, "hostname");
-    let page = listing.page(hosts.iter().zip(checkup.states(hosts)).map(busy).collect(), &query)?;
+    let page = listing.page(hosts.iter().zip(checkup.states(caller, hosts)).map(busy).collect(), &query)?;
     let list = List::new(view, &query, &page, "Host, state or version type", &HEADINGS);
-    let ids: Vec<String> = page.items.iter().flat_map(|one| one.host.versions.iter().cloned()).collect();
+    let mut ids: Vec<String> = page.items.iter().flat_map(|one| one.host.versions.iter().cloned()).collect();
+    ids.retain(|id| caller.may_count_as(id));
     let estimated = checkup.estimated(page.items.iter().map(|one| &one.host));
     let traffic = &app.dashboard.traffic;
     let (latencies, exact) = tokio::join!(

@@ -137,12 +137,13 @@ pub(super) async fn instance(visit: Visit<'_>) -> Result<Content, Problem> {
     let live = store.live(std::slice::from_ref(&id)).await?.pop().unwrap_or_default();
     let now_ms = store.table_now_ms().await?;
     let address = [spec.address.to_string()];
+    let counted = if caller.may_count_as(spec.version_type_id.as_str()) { &address[..] } else { &[] };
     let (traffic, range) = (&app.dashboard.traffic, Range::named(&view.range));
     let specs = [spec];
     let (under_way, times, history, changes) = tokio::join!(
         by(deadline, STATS, async { Ok::<_, String>(in_flight(store, &specs).await) }),
-        by(deadline, STATS, traffic.instance_latencies(&address, MINUTES)),
-        by(deadline, STATS, traffic.instance_latencies(&address, range.minutes())),
+        by(deadline, STATS, traffic.instance_latencies(counted, MINUTES)),
+        by(deadline, STATS, traffic.instance_latencies(counted, range.minutes())),
         charts::changes(visit, Subject::Instance(id.as_str()), range),
     );
     let under_way = under_way.ok().and_then(|mut counts| counts.pop().flatten());

@@ -83,13 +83,7 @@ fn delivery(status: &ObjectState, id: u64) -> &'static str {
 pub(super) async fn object(Visit { app, caller, view, now_ms, .. }: Visit<'_>) -> Result<Content, Problem> {
     let name = &*view.name;
     intake::object_name(name)?;
-    let status = app.sequencer.handle.object(name).await?;
-    let status = status.ok_or_else(|| {
-        Problem::not_found(
-            "unknown_object",
-            format!("Unknown object `{name}`: it has no events and no state."),
-        )
-    })?;
+    let status = objects::state(app, caller, name).await?;
     // Events for a backend are in the object's queue until they are sent, all others in the log until they expire.
     let mut chain = match status.backend {
         Some(_) => app.sequencer.handle.queue(name, MAX_EVENTS).await?,

@@ -21,6 +21,7 @@ use crate::{
     },
     http::Problem,
 };
+use signalbox_access::Caller;
 use signalbox_diagnosis::{
     Severity,
     hosts::{Condition, State},
@@ -70,7 +71,7 @@ pub(super) fn color(condition: Condition) -> &'static str {
     match condition.severity() {
         Some(Severity::Critical) => "bad",
         Some(Severity::Warning) => "warn",
-        None if condition.is_planned() => "idle",
+        None if condition.is_planned() || condition == Condition::Unknown => "idle",
         None => "good",
     }
 }
@@ -108,13 +109,14 @@ pub(super) async fn content(visit: Visit<'_>) -> Result<Content, Problem> {
     // The charts need some of the time, too.
     let checkup = app.dashboard.checkups.get(app, caller, deadline - CHARTS_PATIENCE).await;
     let range = Range::named(&view.range);
-    let whole = caller.confinement().is_empty();
+    let whole = caller.sees_all_numbers();
     let charted = match whole {
         true => vec![TOTAL.to_owned()],
         false => busiest(&checkup, MAX_CHARTED.min(range.max_version_types())),
     };
     let listed = busiest_hosts(&checkup);
     let mut ids: Vec<String> = listed.iter().flat_map(|host| host.versions.iter().cloned()).collect();
+    ids.retain(|id| caller.may_count_as(id));
     ids.sort_unstable();
     ids.dedup();
     let traffic = &app.dashboard.traffic;
@@ -157,7 +159,7 @@ pub(super) async fn content(visit: Visit<'_>) -> Result<Content, Problem> {
         groups: groups.into_iter().take(MAX_GROUPS).collect(),
         skipped: facts::skipped_together(&checkup.diagnosis.skipped),
         skipped_checks: checkup.diagnosis.skipped.len(),
-        hosts: checkup.hosts.as_ref().map(|_| hosts(&checkup, listed, latencies.as_deref())),
+        hosts: checkup.hosts.as_ref().map(|_| hosts(caller, &checkup, listed, latencies.as_deref())),
         no_route,
         all_hosts: thousands(checkup.hosts.as_ref().map_or(0, Vec::len)),
         routers,
@@ -187,11 +189,12 @@ fn busiest_hosts(checkup: &Checkup) -> Vec<&HostSummary> {
 
 /// Hosts with their states and numbers.
 fn hosts<'a>(
+    caller: &Caller,
     checkup: &Checkup,
     listed: Vec<&'a HostSummary>,
     latencies: Option<&Latencies>,
 ) -> Vec<(&'a HostSummary, State, Option<Numbers>)> {
-    let states = checkup.states(listed.iter().copied());
+    let states = checkup.states(caller, listed.iter().copied());
     let row = |(host, state): (&'a HostSummary, State)| {
         let times = latencies.and_then(|latencies| latencies.of_all(&host.versions));
         (host, state, checkup.minute_of(host).map(|minute| Numbers::new(&minute, times)))

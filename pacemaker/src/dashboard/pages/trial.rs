@@ -104,7 +104,7 @@ async fn steps(
     let question =
         Question { asked: asked.as_ref(), secret: secret.as_ref(), line: line(Some(method), Some(scheme))? };
     let path = RequestPath::parse(path)?;
-    let explanation = app.registry.explain(host, Some(&path), question).await?;
+    let explanation = app.registry.explain(caller, host, Some(&path), question).await?;
     Ok(rows(&visible_explanation(explanation, caller)))
 }
 

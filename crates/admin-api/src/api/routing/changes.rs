@@ -7,7 +7,7 @@ use axum::{
     response::{IntoResponse, Response},
 };
 use serde::{Deserialize, Serialize};
-use serde_json::{json, value::RawValue};
+use serde_json::{Value, json, value::RawValue};
 use utoipa::{
     PartialSchema, ToSchema,
     openapi::{RefOr, Schema},
@@ -29,7 +29,7 @@ use crate::http::{
 };
 use signalbox_access::Caller;
 use signalbox_api::routes::{ChangedInstance, Drain, DrainedNode, Fault, Faults, Heartbeat, NewInstance};
-use signalbox_route_table::{InstanceId, Invalid, Label, Spec};
+use signalbox_route_table::{InstanceId, Invalid, Label, Record, Spec};
 use signalbox_routing::{ChangeKind, RouteChange};
 
 const MAX_BULK: usize = 1000;
@@ -187,51 +187,50 @@ async fn put_many(
     }
     let mut results = Vec::with_capacity(items.len());
     let (mut serial, mut epoch) = (0, String::new());
-    let mut before = Before::default();
+    let (mut changed_items, mut all_refused) = (0_u32, true);
     for item in items {
         results.push(match put_item(&app, &caller, &item).await {
             Ok(change) => {
                 (serial, epoch) = (change.serial, change.epoch.clone());
-                before.add(&change);
+                all_refused = false;
+                if change.kind != ChangeKind::Unchanged {
+                    changed_items += 1;
+                    note_instance(&notes, &change);
+                }
                 let status = if change.kind == ChangeKind::Registered { 201 } else { 200 };
                 ItemResult { status, instance: changed(change), error: None }
             }
             Err(problem) => {
+                if problem.status() == StatusCode::FORBIDDEN {
+                    let id = serde_json::from_str::<Named>(item.get()).map(|named| named.id);
+                    notes.refused(json!({"id": id.ok(), "code": problem.code()}));
+                } else {
+                    all_refused = false;
+                }
                 ItemResult { status: problem.status().as_u16(), instance: None, error: Some(problem) }
             }
         });
     }
-    before.note(&notes);
+    if !all_refused {
+        notes.after(json!({"items": results.len(), "changed": changed_items}));
+    }
     if !epoch.is_empty() {
         wait(&app, &epoch, serial, patience).await?;
     }
     Ok(Answer(BulkResult { results, serial }).into_response())
 }
 
-/// The instances that a bulk registration changes, before it, for the audit log: as many as fit.
-#[derive(Default)]
-struct Before {
-    instances: Vec<serde_json::Value>,
-    bytes: usize,
-    left_off: usize,
-}
-
-impl Before {
-    fn add(&mut self, change: &RouteChange) {
-        let Some(record) = change.before.clone().filter(|_| change.kind != ChangeKind::Unchanged) else {
-            return;
-        };
-        let instance = json!(super::view::instance(&change.subject, record, None, None));
-        self.bytes += instance.to_string().len();
-        if self.bytes <= MAX_BEFORE { self.instances.push(instance) } else { self.left_off += 1 }
+/// Notes an instance of a bulk registration for the audit log.
+fn note_instance(notes: &Notes, change: &RouteChange) {
+    let view = |record: &Option<Record>| {
+        let record = record.clone()?;
+        Some(json!(super::view::instance(&change.subject, record, None, None)))
+    };
+    let mut after = view(&change.record);
+    if let (Some(Value::Object(after)), Some(displaced)) = (&mut after, &change.displaced) {
+        after.insert("displaced".to_owned(), displaced.to_string().into());
     }
-
-    fn note(self, notes: &Notes) {
-        let Self { instances, left_off, .. } = self;
-        if !instances.is_empty() || left_off > 0 {
-            notes.before(json!({"instances": instances, "left_off": left_off}));
-        }
-    }
+    notes.instance(view(&change.before), after);
 }
 
 async fn put_item(app: &App, caller: &Caller, item: &RawValue) -> Result<RouteChange, Problem> {
@@ -325,6 +324,7 @@ async fn resume(
 async fn drain_node(
     caller: Whole<ManageRoutes>,
     AppState(app): AppState<App>,
+    notes: Notes,
     Path(NodeId(node)): Path<NodeId>,
     Query(query): Query<WaitQuery>,
     body: Option<Json<Drain>>,
@@ -332,7 +332,7 @@ async fn drain_node(
     let patience = query.patience(&app, &caller)?;
     let seconds = seconds(body)?;
     let drained = app.registry.drain_node(&caller, &node, Some(seconds)).await?;
-    node_answer(&app, drained, patience).await
+    node_answer(&app, &notes, drained, patience).await
 }
 
 /// Cancel the drain of a node
@@ -342,19 +342,25 @@ async fn drain_node(
 async fn resume_node(
     caller: Whole<ManageRoutes>,
     AppState(app): AppState<App>,
+    notes: Notes,
     Path(NodeId(node)): Path<NodeId>,
     Query(query): Query<WaitQuery>,
 ) -> Result<Response, Problem> {
     let patience = query.patience(&app, &caller)?;
     let resumed = app.registry.drain_node(&caller, &node, None).await?;
-    node_answer(&app, resumed, patience).await
+    node_answer(&app, &notes, resumed, patience).await
 }
 
 async fn node_answer(
     app: &App,
+    notes: &Notes,
     drained: signalbox_routing::DrainedNode,
     patience: Option<Patience>,
 ) -> Result<Response, Problem> {
+    for (id, before) in drained.ids.iter().zip(&drained.states) {
+        notes.instance(before.map(|state| json!({"id": id.to_string(), "state": state})), None);
+    }
+    notes.after(json!({"serial": drained.serial}));
     if !drained.ids.is_empty() {
         wait(app, &drained.epoch, drained.serial, patience).await?;
     }

@@ -12,7 +12,7 @@ use std::{
 };
 
 use parking_lot::Mutex;
-use signalbox_route_table::Hostname;
+use signalbox_route_table::{Hostname, candidates};
 use signalbox_routing::{Error, HostTable, InstanceState, Store};
 use tokio::{
     sync::watch,
@@ -173,5 +173,11 @@ async fn read(store: &Store) -> Result<Reading, Error> {
         }
         after = Some(last);
     }
+    let services: BTreeSet<&str> = hosts.iter().filter_map(|host| host.table.service.as_deref()).collect();
+    let services: BTreeSet<String> = services.into_iter().flat_map(candidates).collect();
+    let named = hosts.iter().filter(|host| services.contains(host.name.as_str()));
+    let tables: HashMap<String, HostTable> =
+        named.map(|host| (host.name.to_string(), host.table.clone())).collect();
+    hosts.iter_mut().for_each(|host| host.table.resolve(|name| tables.get(name)));
     Ok(Reading { hosts, head: (lineage, serial), read_at: Instant::now(), took: started.elapsed() })
 }

@@ -9,18 +9,19 @@ use axum::{
     response::{IntoResponse, Response},
 };
 use serde::Deserialize;
-use serde_json::Value;
+use serde_json::{Value, json};
 use utoipa_axum::{router::OpenApiRouter, routes};
 
 use super::{
     changes::WaitQuery,
     directory::HostSummary,
     errors::check_host,
-    policies::{raw, without_passwords},
+    policies::{note_before, raw, without_passwords},
     wait::{Removed, wait},
 };
 use crate::http::{
     App, Problem,
+    audit::Notes,
     auth::{Confined, Hosts, ManageRoutes, Permission as _, ReadRoutes},
     body::Query,
     list::{ListQuery, Listing, SortKey},
@@ -29,8 +30,8 @@ use crate::http::{
 };
 use signalbox_access::Caller;
 use signalbox_api::routes::{Host, HostList, Promotion, Undoable};
-use signalbox_route_table::{Hostname, Label, Policy, Share, TableHost, page};
-use signalbox_routing::{Error, host_state};
+use signalbox_route_table::{Hostname, InstanceId, Label, Policy, Share, TableHost, page};
+use signalbox_routing::{Error, Stored, host_state};
 
 /// Maximum number of hosts that one request examines for a confined token.
 const MAX_EXAMINED: usize = 20_000;
@@ -90,7 +91,7 @@ fn promotion_view(promotion: signalbox_routing::Promotion, now_ms: u64) -> Promo
 async fn views(app: &App, names: Vec<String>, caller: &Caller) -> Result<Vec<Host>, Problem> {
     let store = app.registry.store();
     let hosts = store.table_hosts(&names).await?;
-    let states = store.host_states(&hosts).await?;
+    let states = store.host_states(&hosts, |id| caller.may_count_as(id)).await?;
     let view =
         |((name, host), state)| Host { state: Some(host_state(state)), ..view(name, host, true, caller) };
     Ok(names.into_iter().zip(hosts).zip(states).map(view).collect())
@@ -241,7 +242,8 @@ async fn get(
     if !registered && !host.exists() {
         return Err(Error::NoHost.into());
     }
-    let state = store.host_states(std::slice::from_ref(&host)).await?.pop().map(host_state);
+    let state = store.host_states(std::slice::from_ref(&host), |id| caller.may_count_as(id)).await?;
+    let state = state.into_iter().next().map(host_state);
     let shown = Host { rules, promotion, state, ..view(name, host, registered, &caller) };
     Ok(tagged(StatusCode::OK, revision, Answer(shown)))
 }
@@ -254,11 +256,38 @@ async fn get(
 async fn remove(
     caller: Confined<ManageRoutes, Hosts>,
     AppState(app): AppState<App>,
+    notes: Notes,
     Path(hostname): Path<Hostname>,
     Query(query): Query<WaitQuery>,
 ) -> Result<Response, Problem> {
     let patience = query.patience(&app, &caller)?;
+    note_before(&app, &notes, &caller, &hostname).await?;
+    for Stored { id, record, .. } in instances_of(&app, &caller, &hostname).await? {
+        let mut left = record.desired.spec.hostnames.clone();
+        left.retain(|name| *name != hostname);
+        let left: Vec<String> = left.iter().map(ToString::to_string).collect();
+        let after = (!left.is_empty()).then(|| json!({"id": id.to_string(), "hostnames": left}));
+        notes.instance(Some(json!(super::view::instance(id.as_str(), record, None, None))), after);
+    }
     let change = app.registry.remove_host(&caller, &hostname).await?;
     let serial = wait(&app, &change.epoch, change.serial, patience).await?;
     Ok((StatusCode::NO_CONTENT, serial).into_response())
+}
+
+/// The instances of a host, for the audit log. None for a caller without access to the host.
+pub(super) async fn instances_of(
+    app: &App,
+    caller: &Caller,
+    hostname: &Hostname,
+) -> Result<Vec<Stored>, Problem> {
+    if !caller.may_touch(hostname) {
+        return Ok(Vec::new());
+    }
+    let store = app.registry.store();
+    let ids = store.ids_of_host(hostname).await?;
+    let mut ids: Vec<InstanceId> = ids.iter().filter_map(|id| InstanceId::parse(id).ok()).collect();
+    ids.sort_unstable();
+    let mut instances = store.stored_many(&ids).await?;
+    instances.retain(|one| one.record.desired.spec.hostnames.contains(hostname));
+    Ok(instances)
 }

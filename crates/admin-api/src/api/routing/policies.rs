@@ -16,6 +16,7 @@ use utoipa_axum::{router::OpenApiRouter, routes};
 use super::{
     changes::{DEFAULT_DEADLINE_SECONDS, MAX_DEADLINE_SECONDS, WaitQuery},
     errors::check_host,
+    hosts::instances_of,
     wait::{Removed, SerialHeader, wait},
 };
 use crate::http::{
@@ -234,7 +235,12 @@ async fn resume(
 
 /// Notes the policy before a change for the audit log. A caller without access to the host learns nothing. A policy that cannot
 /// be read can be replaced or removed, and the log has no earlier value then.
-async fn note_before(app: &App, notes: &Notes, caller: &Caller, hostname: &Hostname) -> Result<(), Problem> {
+pub(super) async fn note_before(
+    app: &App,
+    notes: &Notes,
+    caller: &Caller,
+    hostname: &Hostname,
+) -> Result<(), Problem> {
     if !caller.may_touch(hostname) {
         return Ok(());
     }
@@ -247,6 +253,22 @@ async fn note_before(app: &App, notes: &Notes, caller: &Caller, hostname: &Hostn
             tracing::warn!(%hostname, %error, "policy before the change not readable")
         }
         Err(error) => return Err(error.into()),
+    }
+    Ok(())
+}
+
+/// Notes the versions and states of a host's instances before a change for the audit log.
+async fn note_versions(
+    app: &App,
+    notes: &Notes,
+    caller: &Caller,
+    hostname: &Hostname,
+) -> Result<(), Problem> {
+    for one in instances_of(app, caller, hostname).await? {
+        let desired = &one.record.desired;
+        let version_type = desired.spec.version_type_id.as_str();
+        let before = json!({"id": one.id.as_str(), "version_type_id": version_type, "state": desired.state});
+        notes.instance(Some(before), None);
     }
     Ok(())
 }
@@ -296,6 +318,7 @@ async fn promote(
     let version_type = Label::parse(&body.version_type_id, "version_type_id")?;
     let times = times(body.drain_seconds, body.undo_seconds)?;
     note_before(&app, &notes, &caller, &hostname).await?;
+    note_versions(&app, &notes, &caller, &hostname).await?;
     let promoted = Box::pin(app.registry.promote(&caller, &hostname, &version_type, times)).await?;
     let serial = wait(&app, &promoted.epoch, promoted.serial, patience).await?;
     Ok((serial, Answer(promoted)).into_response())
@@ -321,6 +344,7 @@ async fn undo(
     let version_type = Label::parse(&body.version_type_id, "version_type_id")?;
     let times = times(body.drain_seconds, None)?;
     note_before(&app, &notes, &caller, &hostname).await?;
+    note_versions(&app, &notes, &caller, &hostname).await?;
     let undone = app.registry.undo_promotion(&caller, &hostname, &version_type, body.at_ms, times);
     let undone = Box::pin(undone).await?;
     let serial = wait(&app, &undone.epoch, undone.serial, patience).await?;

@@ -82,7 +82,7 @@ async fn explain_host(
     let line = line(query.method.as_deref(), query.scheme.as_deref())?;
     let question = Question { asked: asked.as_ref(), secret: secret.as_ref(), line };
     let path = query.path.as_deref().map(RequestPath::parse).transpose()?;
-    let explanation = app.registry.explain(host, path.as_ref(), question).await?;
+    let explanation = app.registry.explain(&caller, host, path.as_ref(), question).await?;
     Ok(Answer(visible_explanation(explanation, &caller)))
 }
 

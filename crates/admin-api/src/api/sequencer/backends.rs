@@ -8,13 +8,17 @@ use utoipa::IntoParams;
 use utoipa_axum::{router::OpenApiRouter, routes};
 
 use super::params::BackendName;
-use crate::http::{
-    App, Problem,
-    audit::Notes,
-    auth::{ReadAll, RootOnly, Whole},
-    body::{JsonBytes, Query},
-    path::Path,
+use crate::{
+    api::bus::visible_callback,
+    http::{
+        App, Problem,
+        audit::Notes,
+        auth::{ReadAll, RootOnly, Whole},
+        body::{JsonBytes, Query},
+        path::Path,
+    },
 };
+use signalbox_access::Caller;
 use signalbox_api::objects::{Backend, DeadEvent, Dropped, Queued, RedrivenEvents};
 use signalbox_sequencer::{BackendStatus, Removed};
 
@@ -29,13 +33,14 @@ pub(super) fn routes() -> OpenApiRouter<App> {
         .routes(routes!(redrive))
 }
 
-fn view(status: BackendStatus, with_secrets: bool) -> Backend {
+fn view(status: BackendStatus, caller: &Caller) -> Backend {
+    let with_secrets = caller.is_root();
     let BackendStatus { name, backend, objects, events, dead, .. } = status;
     let secret = backend.secrets.into_iter().next().map(|secret| secret.secret);
     Backend {
         name,
         prefix: backend.prefix,
-        callback: backend.callback,
+        callback: visible_callback(&backend.callback, caller, false).to_owned(),
         uuid: with_secrets.then_some(backend.uuid),
         secret: secret.filter(|_| with_secrets),
         on_failure: backend.on_failure,
@@ -54,7 +59,7 @@ fn view(status: BackendStatus, with_secrets: bool) -> Backend {
 #[utoipa::path(get, path = "/backends", responses((status = 200, body = Vec<Backend>)))]
 async fn list(caller: Whole<ReadAll>, State(app): State<App>) -> Result<Answer<Vec<Backend>>, Problem> {
     let numbers = app.sequencer.handle.numbers().await?;
-    Ok(Answer(numbers.backends.into_iter().map(|status| view(status, caller.is_root())).collect()))
+    Ok(Answer(numbers.backends.into_iter().map(|status| view(status, &caller)).collect()))
 }
 
 /// Show a backend
@@ -65,7 +70,7 @@ async fn show(
     State(app): State<App>,
     Path(name): Path<String>,
 ) -> Result<Answer<Backend>, Problem> {
-    find(&app, &name).await.map(|status| Answer(view(status, caller.is_root())))
+    find(&app, &name).await.map(|status| Answer(view(status, &caller)))
 }
 
 async fn find(app: &App, name: &str) -> Result<BackendStatus, Problem> {
@@ -78,7 +83,7 @@ async fn find(app: &App, name: &str) -> Result<BackendStatus, Problem> {
 async fn note_before(app: &App, notes: &Notes, name: &str) -> Result<(), Problem> {
     let numbers = app.sequencer.handle.numbers().await?;
     if let Some(status) = numbers.backends.into_iter().find(|one| one.name == name) {
-        notes.before(json!(view(status, false)));
+        notes.before(json!(view(status, &Caller::named(String::new(), Vec::new(), None))));
     }
     Ok(())
 }
@@ -94,7 +99,7 @@ async fn note_before(app: &App, notes: &Notes, name: &str) -> Result<(), Problem
     request_body = Object, responses((status = 200, body = Backend), (status = 201, body = Backend),
     (status = "default", description = "400 invalid_backend | 403 limit_reached | 409 prefix_taken")))]
 async fn put(
-    _: Whole<RootOnly>,
+    caller: Whole<RootOnly>,
     State(app): State<App>,
     notes: Notes,
     Path(name): Path<String>,
@@ -104,7 +109,7 @@ async fn put(
     let new_secret = signalbox_egress::new_secret(rand::rng().random());
     note_before(&app, &notes, &name).await?;
     let new = app.sequencer.handle.put_backend(&name, wanted, &new_secret).await?;
-    let backend = view(find(&app, &name).await?, true);
+    let backend = view(find(&app, &name).await?, &caller);
     Ok((if new { StatusCode::CREATED } else { StatusCode::OK }, Answer(backend)))
 }
 

@@ -15,6 +15,8 @@ use crate::http::{
     list::{ListQuery, Listing, Page, SortKey},
     path::Path,
 };
+use crate::own_events::AUDIT_OBJECT;
+use signalbox_access::{Caller, Scope};
 use signalbox_api::objects::{Accepted, ObjectList, ObjectState, Skip};
 use signalbox_bus::EventId;
 use signalbox_sequencer::{Decided, Decision};
@@ -105,18 +107,24 @@ async fn list(
     responses((status = 200, body = ObjectState),
     (status = "default", description = "400 invalid_object | 404 unknown_object")))]
 async fn show(
-    _: Whole<ReadAll>,
+    caller: Whole<ReadAll>,
     State(app): State<App>,
     Path(ObjectName(object)): Path<ObjectName>,
 ) -> Result<Answer<ObjectState>, Problem> {
-    let state = app.sequencer.handle.object(&object).await?;
-    let state = state.ok_or_else(|| {
-        Problem::not_found(
-            "unknown_object",
-            "unknown object: no event was published for it, and it has no state",
-        )
-    })?;
-    Ok(Answer(state))
+    state(&app, &caller, &object).await.map(Answer)
+}
+
+/// The state of an object. The object of the audit log has events that only readers of the log see.
+pub async fn state(app: &App, caller: &Caller, object: &str) -> Result<ObjectState, Problem> {
+    let state = match object == AUDIT_OBJECT && !caller.has_any(&[Scope::Audit]) {
+        true => None,
+        false => app.sequencer.handle.object(object).await?,
+    };
+    state.ok_or_else(|| {
+        let detail =
+            format!("Unknown object `{object}`: no event was published for it, and it has no state.");
+        Problem::not_found("unknown_object", detail)
+    })
 }
 
 /// Retry an object's event
