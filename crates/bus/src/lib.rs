@@ -16,7 +16,7 @@
 //!                     a time       call          └─▶ PUBLISH environment:type:topic
 //!
 //!  worker.rs ─ acquire.lua ─▶ Deliverer ─▶ ack.lua │ nack.lua (wait, halve) │ bury.lua (dead letter, gap)
-//!  housekeeping.rs: scrub, purge, limits, trim, memory      replay.rs, dead.rs: append events to lanes again
+//!  housekeeping.rs, idle.rs: scrub, purge, limits, trim, memory      replay.rs, dead.rs: append events to lanes again
 //! ```
 //!
 //! A *gap* is a record that names events which a subscriber will not receive. A *scrub* takes the job of a dead worker
@@ -142,6 +142,7 @@ mod event;
 mod gauges;
 mod handle;
 mod housekeeping;
+mod idle;
 pub mod intake;
 mod metrics;
 mod options;

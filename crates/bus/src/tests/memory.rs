@@ -1004,3 +1004,30 @@ async fn large_events_are_read_in_small_parts_and_pages_of_them_are_short() {
     assert_eq!(world.waiting("s").await, COUNT as u64);
     world.bus.stop().await;
 }
+
+#[tokio::test]
+async fn the_batch_in_flight_is_not_copied_and_its_end_frees_its_part_of_the_log() {
+    let server = Server::in_memory().await;
+    let mut hands = Hands::new(&server, vec![subscriber("s", 1, 2, 0)]).await;
+    let first = hands.publish_urls(&["a", "b", "c", "d", "e"]).await[0] / SEGMENT_IDS;
+    let taken = hands.take("w").await;
+    hands.time.advance(20_000);
+    let (copied, next) = hands.store.copy_part("s", &[first], &Default::default()).await.unwrap();
+    assert!(copied > 0 && next.is_none(), "{copied} {next:?}");
+    let repeated = hands.store.copy_part("s", &[first], &Default::default()).await.unwrap();
+    assert_eq!(repeated, (0, None), "nothing is left to copy");
+    assert_true(hands.store.shard().redis(), "the copies").await;
+    assert_eq!(hands.store.trim(&[first]).await.unwrap(), (1, 0), "its worker may be reading");
+    assert!(hands.ack(&taken).await);
+    assert_eq!(hands.store.trim(&[first]).await.unwrap(), (1, 1));
+    for left in [2, 1] {
+        let taken = hands.take("w").await;
+        assert_eq!(taken.items.len(), left);
+        assert!(taken.items.iter().all(|item| item.contains(':')), "{:?}", taken.items);
+        assert!(hands.ack(&taken).await);
+    }
+    hands.time.advance(20_000);
+    let present = first + 2;
+    assert_eq!(hands.store.trim(&[present]).await.unwrap(), (1, 1), "the copies are not needed");
+    assert_true(hands.store.shard().redis(), "the end").await;
+}

@@ -36,8 +36,6 @@ const MAX_BULK: usize = 1000;
 pub(super) const DEFAULT_DEADLINE_SECONDS: u32 = 30;
 pub(super) const MAX_DEADLINE_SECONDS: u32 = 86_400;
 const MAX_FAULT_MESSAGE: usize = 1000;
-/// Bytes of instances before a bulk registration that the audit log keeps, as JSON.
-const MAX_BEFORE: usize = 16 * 1024;
 
 pub(super) fn routes() -> OpenApiRouter<App> {
     OpenApiRouter::new()
