@@ -595,7 +595,7 @@ async fn a_deletion_that_another_pacemaker_has_completed_leaves_a_later_machine_
     world.work_off().await;
     assert_eq!(world.apply(GATES, 0).await, 2);
     world.create("b", json!({})).await;
-    // It writes the progress of its page, and goes on.
+    // It writes the progress of its page, and continues.
     let paused = world.another();
     let runner = &paused.tasks;
     runner.tasks.put(M, &task.id, &stored).await.unwrap();
