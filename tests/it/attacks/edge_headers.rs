@@ -143,20 +143,16 @@ async fn headers_that_connection_names_stay_on_the_connection() {
     let echo = upgrade.send(system.edge).await.unwrap().text();
     assert!(received(&echo, "HTTP2-Settings").is_empty() && received(&echo, "Upgrade").is_empty(), "{echo}");
     // Without the option in Connection, Upgrade is a header of the client that means nothing.
-    for (connection, edges, passed) in [
-        ("close", "other.example", false),
-        ("close, x-upgrade", "", false),
-        ("close", "", false),
-        ("close, Upgrade", "other.example", true),
-        ("upgrade , close", "", true),
-    ] {
+    for (connection, edges) in [("close", "other.example"), ("close, x-upgrade", ""), ("close", "")] {
         let mut request =
             Request::get("app.test", "/echo").header("Connection", connection).header("Upgrade", "websocket");
         if !edges.is_empty() {
             request = request.header("CDN-Loop", edges);
         }
-        let echo = request.send(system.edge).await.unwrap().text();
-        assert_eq!(!received(&echo, "Upgrade").is_empty(), passed, "{connection}, {edges}: {echo}");
+        let response = request.send(system.edge).await.unwrap();
+        let echo = response.text();
+        assert_eq!(response.status, 200, "{connection}, {edges}: {echo}");
+        assert!(received(&echo, "Upgrade").is_empty(), "{connection}, {edges}: {echo}");
     }
     system.stop().await;
 }
