@@ -212,6 +212,11 @@ fn answer(call: &str) -> (u16, &'static str) {
             r#"{"id":"t","operation":"suspend","filter":{},"by":"root","state":"running","created":"","updated":"",
                 "labels":1,"checked":0,"changed":0,"unchanged":0,"failed":0}"#,
         ),
+        "GET /hosts/a.test" => (
+            200,
+            r#"{"hostname":"a.test","addresses":[],"instance_ids":[],"log_key":null,"registered":true,
+                "promotion":{"version_type_id":"18","at_ms":1,"superseded":[]}}"#,
+        ),
         "GET /certificates" => (200, r#"{"certificates":[]}"#),
         "GET /subscriptions" => (200, "[]"),
         "POST /subscriber/test" => (200, r#"{"delivered":true,"duration_ms":1}"#),

@@ -276,8 +276,8 @@ impl Reading {
         match &*self.versions {
             [] => String::new(),
             [one] => format!("Version type {one}: "),
-            [several @ ..] if several.len() <= MAX_NAMED => format!("Version types {}: ", several.join(", ")),
-            [several @ ..] => format!("{}: ", count(several.len() as u64, "version type")),
+            several if several.len() <= MAX_NAMED => format!("Version types {}: ", several.join(", ")),
+            several => format!("{}: ", count(several.len() as u64, "version type")),
         }
     }
 

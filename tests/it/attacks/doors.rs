@@ -500,7 +500,7 @@ fn effects() -> Vec<Row> {
         row(
             "action.publish",
             "an event without environment",
-            "    states:\n      - {action: act, publish: {topic: news, url: \"https://a.test/1\"}, next: done}\n      \
+            "    states:\n      - {action: act, publish: {topic: NEWS, url: \"https://a.test/1\"}, next: done}\n      \
              - {gate: done}\n",
             json!({}),
             ("POST", "/topics/NEWS", json!({"type": "update", "url": "https://a.test/1"})),
@@ -616,7 +616,10 @@ async fn a_machine_has_no_effect_that_the_api_refuses_its_author() {
             let own = format!("127.0.0.1:{}", 20_000 + 100 * number + at);
             let other = format!("127.0.0.1:{}", 21_500 + 100 * number + at);
             let hosts = if list == "hosts" { "\"*.a.test\"" } else { "\"*\"" };
-            let definition = row.definition.replace("PORT", &own).replace("HOSTS", hosts);
+            // A topic belongs to the first client that publishes to it.
+            let topic = format!("news_of_{list}");
+            let definition =
+                row.definition.replace("PORT", &own).replace("HOSTS", hosts).replace("NEWS", &topic);
             let by_machine = machine_has(&system, token, row, &definition).await;
             clear(&system).await;
             system.api("DELETE", "/instances/theirs/drain", None).await;
@@ -626,7 +629,7 @@ async fn a_machine_has_no_effect_that_the_api_refuses_its_author() {
             )
             .unwrap();
             let body = Some(&body).filter(|body| !body.is_null());
-            let target = target.replace("NEWS", &format!("news_of_{list}"));
+            let target = target.replace("NEWS", &topic);
             let answer = ask(&system, token, method, &target, body).await;
             let by_api = match answer.status {
                 200..300 => true,

@@ -225,7 +225,7 @@ async fn a_canary_keeps_access_and_paths_that_lead_to_hosts_of_others() {
         "paths": [{"path": "/api", "service": "api.test"}],
         "shares": [{"version_type": "1", "percent": 100}],
     });
-    let put = call(&system, &system.token, "PUT", "/hosts/m1.test", &policy).await;
+    let put = call(&system, &system.token, "PUT", "/hosts/m1.test?force=true", &policy).await;
     assert_eq!(put.status, 200, "{}", put.text());
     let team = token(
         &system,

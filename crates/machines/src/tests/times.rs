@@ -257,7 +257,11 @@ const BUSY: &str = "
 state_machines:
   m:
     states:
-      - {gate: waiting, exit_condition: metadata.go, triggers: [{cron: \"*/5 * * * *\"}, {metadata: nothing}], next: done}
+      - gate: waiting
+        exit_condition: metadata.go
+        triggers: [{cron: \"*/5 * * * *\"}, {metadata: nothing}]
+        deadline: {after: 30d, next: timed}
+        next: done
       - {gate: timed, deadline: {after: 1s, next: done}}
       - {gate: done}
 ";
