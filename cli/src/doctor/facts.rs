@@ -41,7 +41,7 @@ const COUNTED_WITHIN: Duration = Duration::from_secs(10);
 /// How long a request may take. A check without an answer must not delay the others.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// Version types with most requests, and with most errors, whose traffic is read.
-const MAX_VERSION_TYPES: usize = 1_000;
+const MAX_VERSION_TYPES: usize = 200;
 /// Maximum parked objects that are named, as on the dashboard.
 const MAX_PARKED: usize = 10;
 

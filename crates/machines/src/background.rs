@@ -24,7 +24,7 @@ const HOLD: Duration = Duration::from_secs(10);
 const HOLD_INTERVAL: Duration = Duration::from_secs(3);
 /// The pause before an entry is worked on again after a failure, or if too many are in progress.
 pub(crate) const PAUSE: Duration = Duration::from_secs(1);
-/// The pause before an entry is looked at again that is due and in progress.
+/// The pause before an entry is evaluated again that is due and in progress.
 const IN_PROGRESS_PAUSE: Duration = Duration::from_millis(50);
 /// Maximum of entries in progress. Few of them do anything: the others wait for places.
 const CAPS: Caps = Caps { all: 2_000, client: 200, machine: 50 };

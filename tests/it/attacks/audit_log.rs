@@ -195,7 +195,7 @@ async fn every_kind_of_change_is_recorded_with_what_was_there_before() {
         let answer = system.api("DELETE", removed, None).await;
         assert!((200..300).contains(&answer.status), "{removed}: {}", answer.text());
     }
-    // Many at once: what each replaces.
+    // Many in one request: what each replaces.
     for version in ["7", "8"] {
         let mut items = [instance(version), instance("9")];
         items[0]["id"] = json!("i-1");

@@ -7,7 +7,7 @@
 -- ARGV[3]: integer, events to search in this call; a batch counts as one more
 -- ARGV[4]: integer, bytes to copy in this call (one event is always copied)
 -- ARGV[5-8]: the cursor: generation, lane, place of a batch in its lane, events of it that were searched; all empty to begin
--- ARGV[9...]: the segments that are to be free
+-- ARGV[9...]: strings, the segments that are to be free
 -- Returns an array: bytes that were added to the log; and the cursor, all empty at the end. Batches that leave their lane between
 -- two calls shift the places, so that the search may pass over some.
 -- Caller: Store::copy_part

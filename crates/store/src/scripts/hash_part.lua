@@ -1,7 +1,7 @@
 -- Reads values of a hash until they have so many bytes.
--- KEYS[1]: hash
+-- KEYS[1]: hash, any
 -- ARGV[1]: integer, maximum bytes (the first value is read whatever its size)
--- ARGV[2...]: the fields
+-- ARGV[2...]: strings, the fields
 -- Returns an array: the values of the first fields, nil for one that does not exist; at least one if there are fields.
 -- Caller: hash_part
 

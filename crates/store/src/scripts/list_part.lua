@@ -1,5 +1,5 @@
 -- Reads items of a list, in order or backwards, until they have so many bytes.
--- KEYS[1]: list
+-- KEYS[1]: list, any
 -- ARGV[1]: integer, place of the first item to read
 -- ARGV[2]: integer, maximum number of items
 -- ARGV[3]: integer, maximum bytes (the first item is read whatever its size)
