@@ -66,8 +66,8 @@ struct Measure {
 #[tokio::test(flavor = "multi_thread")]
 async fn labels_end_in_the_states_of_the_reference_whichever_part_is_killed() {
     let measure = Measure {
-        labels: 300,
-        at_once: 300,
+        labels: 150,
+        at_once: 150,
         kills: 8,
         within: Duration::from_secs(20),
         pause: Duration::from_millis(1_500),
