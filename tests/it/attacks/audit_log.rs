@@ -256,6 +256,13 @@ async fn a_change_of_many_instances_is_recorded_completely() {
     let ids: Vec<String> = (0..120).map(|number| format!("many-{number:03}")).collect();
     make("PUT", "/instances", Some(json!(items))).await;
     assert_eq!(instances(&system, "/instances", "after").await, ids);
+    for method in ["POST", "DELETE"] {
+        make(method, "/nodes/n1/drain", None).await;
+    }
+    let mut drained_and_resumed = instances(&system, "/nodes/n1/drain", "before").await;
+    drained_and_resumed.sort_unstable();
+    let twice: Vec<String> = ids.iter().flat_map(|id| [id.clone(), id.clone()]).collect();
+    assert_eq!(drained_and_resumed, twice);
     // The first one changes to another version, and all requests to it.
     make("PUT", "/instances", Some(json!([instance(0, "8")]))).await;
     make("PUT", "/hosts/many.test", Some(json!({"methods": ["GET"]}))).await;

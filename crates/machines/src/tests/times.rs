@@ -328,6 +328,16 @@ async fn a_machine_has_a_limited_number_of_entries_in_progress() {
     machines.service.due_times.work_off_page(0, now_ms).await.unwrap();
     assert_eq!((due(0).await, due(1_000).await, due(10_000).await), (0, 10, 60));
     drop(held);
+    // None of them is a task, so all entries are removed: first those in progress, then those that were postponed.
+    let background = &machines.service.due_times.background;
+    eventually("the entries in progress to end", async || {
+        if background.is_idle() { Ok(()) } else { Err("in progress") }
+    })
+    .await;
+    assert_eq!(due(10_000).await, 10);
+    world.time.advance(1_000);
+    world.work_off().await;
+    assert_eq!(due(10_000).await, 0);
 }
 
 #[tokio::test]
