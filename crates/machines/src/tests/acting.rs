@@ -65,6 +65,22 @@ async fn taking() -> (String, Received) {
 }
 
 #[tokio::test]
+async fn an_effect_that_the_author_may_not_have_is_refused_when_the_machine_acts() {
+    for (call, scope) in [
+        ("publish: {topic: orders, url: \"https://shop.test/<label>\"}", "publish"),
+        ("route: {host: shop.test, retire: {version_type: \"1\"}}", "routes"),
+    ] {
+        let yaml = action(call).replace("  m:\n", "  m:\n    hosts: [shop.test]\n");
+        let world = World::new(&yaml).await;
+        assert_eq!(world.apply_by_a_team(&yaml, 1).await, 2);
+        let record = world.about_to_act("a", json!({})).await;
+        let Outcome::Failed { why, .. } = world.perform("a", &record).await else { panic!("{call}: done") };
+        assert!(why.contains("team applied the definition") && why.contains(scope), "{why}");
+        assert!(world.events("orders").await.is_empty(), "{call}");
+    }
+}
+
+#[tokio::test]
 async fn a_webhook_has_the_method_body_and_signature_of_its_definition() {
     let (url, received) = taking().await;
     let yaml = format!(

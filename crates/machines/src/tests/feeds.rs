@@ -197,6 +197,18 @@ async fn statistics_of_the_edge_can_be_a_feed() {
     assert_eq!((&*record.state, record.work.error.as_deref()), ("asked", Some("the feed one failed")));
 }
 
+#[tokio::test]
+async fn a_feed_that_the_author_may_not_read_fails() {
+    let world = World::new(STATS).await;
+    assert_eq!(world.apply_by_a_team(STATS, 1).await, 2);
+    world.create("a", json!({"version": 18, "application": "shop"})).await;
+    world.send_update("a", json!({"look": 1})).await;
+    let record = world.until("a", |record| record.work.feed_failures == 1).await;
+    assert_eq!(&*record.state, "asked");
+    let why = world.machines.inspector.explainer.why(M, "a").await.unwrap().to_string();
+    assert!(why.contains("team applied the definition"), "{why}");
+}
+
 /// A feed that is not needed to decide is not asked.
 #[tokio::test]
 async fn only_feeds_that_an_evaluation_reaches_are_asked() {

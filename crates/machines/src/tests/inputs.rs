@@ -109,6 +109,19 @@ async fn an_event_updates_the_label_that_it_names() {
 }
 
 #[tokio::test]
+async fn an_event_that_the_author_may_not_receive_is_skipped() {
+    let world = World::new(ORDERS).await;
+    let _taking = Taking::start(&world.machines);
+    begun(&world).await;
+    assert_eq!(world.apply_by_a_team(ORDERS, 1).await, 2);
+    world.publish("payments", "x", json!({"order": 7})).await;
+    assert_eq!(world.apply(ORDERS, 2).await, 3);
+    world.publish("payments", "x", json!({"order": 8})).await;
+    world.until("8", |_| true).await;
+    assert!(matches!(world.machines.label_store.label(M, "7").await, Err(Error::NoSuchLabel)));
+}
+
+#[tokio::test]
 async fn an_event_can_create_a_label_and_is_evaluated_at_its_first_gate() {
     let world = World::new(ORDERS).await;
     let taking = Taking::start(&world.machines);

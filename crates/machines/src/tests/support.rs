@@ -31,7 +31,7 @@ use crate::{
     record::Record,
     store::{DueSet, Records, Shards, StoredSecrets, Versions},
 };
-use signalbox_access::{Author, Rates};
+use signalbox_access::{Author, Caller, Rates, Scope};
 use signalbox_bus::{self as bus, NewEvent};
 use signalbox_bus_testkit::{Pacemaker, Time, event, with_fixed_clock};
 use signalbox_egress::Budget;
@@ -187,13 +187,18 @@ impl World {
     }
 
     pub(super) async fn apply(&self, yaml: &str, base: u64) -> u64 {
+        self.apply_by(yaml, base, &Author::operator()).await
+    }
+
+    /// Stores the definition of an author who may only define machines, as a version that checked less could have done.
+    pub(super) async fn apply_by_a_team(&self, yaml: &str, base: u64) -> u64 {
+        let team = Caller::named("team".to_owned(), vec![Scope::Machines], None);
+        self.apply_by(yaml, base, &Author::of(&team)).await
+    }
+
+    async fn apply_by(&self, yaml: &str, base: u64, author: &Author) -> u64 {
         let machine = machine(yaml);
-        self.machines
-            .applier
-            .apply(&machine, base, &Author::operator(), &BTreeMap::new())
-            .await
-            .unwrap()
-            .version
+        self.machines.applier.apply(&machine, base, author, &BTreeMap::new()).await.unwrap().version
     }
 
     pub(super) async fn create(&self, label: &str, metadata: Value) -> Answer {
