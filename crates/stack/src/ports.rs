@@ -77,7 +77,7 @@ impl Ports {
 /// Ports that are reserved for this process.
 ///
 /// A reserved port is a socket that is bound but never listens. Linux does not assign such a port automatically (neither for
-/// `bind` with port 0 nor for an outgoing connection). A listener that names the port and sets `SO_REUSEADDR`, as nginx, Redis
+/// `bind` with port 0 nor for an outgoing connection), from any address: nginx listens on all of them. A listener that names the port and sets `SO_REUSEADDR`, as nginx, Redis
 /// and tokio do, gets it. So there is no race, even across restarts of a part.
 #[derive(Debug, Clone, Default)]
 pub struct Reservation {
@@ -92,7 +92,7 @@ impl Reservation {
     pub fn add(&mut self) -> io::Result<u16> {
         let socket = TcpSocket::new_v4()?;
         socket.set_reuseaddr(true)?;
-        socket.bind(SocketAddr::from((Ipv4Addr::LOCALHOST, 0)))?;
+        socket.bind(SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0)))?;
         let port = socket.local_addr()?.port();
         self.sockets.push(Arc::new(socket));
         Ok(port)
@@ -113,8 +113,8 @@ mod tests {
         for port in &reserved {
             TcpListener::bind(("0.0.0.0", *port)).unwrap();
         }
-        let others: Vec<TcpListener> =
-            (0..500).map(|_| TcpListener::bind(("127.0.0.1", 0)).unwrap()).collect();
+        let others = |address: &'static str| (0..500).map(move |_| TcpListener::bind((address, 0)).unwrap());
+        let others: Vec<TcpListener> = others("127.0.0.1").chain(others("127.0.0.2")).collect();
         for other in others {
             assert!(!reserved.contains(&other.local_addr().unwrap().port()));
         }

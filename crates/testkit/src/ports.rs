@@ -4,7 +4,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 
 use tokio::net::TcpSocket;
 
-/// Reserved ports on 127.0.0.1, free again when dropped.
+/// Reserved ports of all addresses, free again when dropped.
 ///
 /// A reserved port is a socket that is bound and never listens. Linux does not hand out such a port to a process that
 /// asks for any port. A listener that names the port and sets `SO_REUSEADDR`, as Redis, nginx and tokio do, gets it. So
@@ -20,7 +20,7 @@ impl Ports {
     pub fn reserve(&mut self) -> u16 {
         let socket = TcpSocket::new_v4().expect("a socket");
         socket.set_reuseaddr(true).expect("an option that every socket has");
-        socket.bind(SocketAddr::from((Ipv4Addr::LOCALHOST, 0))).expect("a free port");
+        socket.bind(SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0))).expect("a free port");
         let port = socket.local_addr().expect("bound").port();
         self.0.push(socket);
         port
