@@ -5,7 +5,7 @@ import { api, base, check, go, server, shoot, token, until, visit } from "./harn
 import { ask } from "./questions.mjs";
 import { sweep } from "./sweep.mjs";
 
-const LARGE = { hosts: 1500, queues: 200, labels: 1500 };
+const LARGE = { hosts: 1000, queues: 120, labels: 1000 };
 export const VERY_LARGE = { hosts: 5000, queues: 500, labels: 10000 };
 const PART = 500;
 // The first load of a page, and of the overview with its scripts and styles, in bytes.

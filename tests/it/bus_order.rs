@@ -31,13 +31,14 @@ use tokio::{
 
 use self::publishing::{Plan, Publishing};
 
-const EVENTS: usize = 100_000;
 const OBJECTS: usize = 1_000;
 const PACEMAKERS: usize = 3;
 const PUBLISHERS: u64 = 6;
 const TOPICS: [&str; 2] = ["orders", "refunds"];
-/// Kills within the suite. `make soak` makes `SOAK_KILLS`, for at most `SOAK_SECONDS`.
+/// Events and kills within the suite. `make soak` has more events, and makes `SOAK_KILLS`, for at most `SOAK_SECONDS`.
+const EVENTS: usize = 30_000;
 const KILLS: usize = 12;
+const SOAK_EVENTS: usize = 100_000;
 const SOAK_KILLS: u64 = 1_000;
 const SOAK_SECONDS: u64 = 1_200;
 /// One of this many kills hits Redis.
@@ -95,8 +96,9 @@ fn from_environment(name: &str) -> Option<u64> {
         .map(|value| value.parse().unwrap_or_else(|_| panic!("{name}={value} is not a number")))
 }
 
-/// How often is killed, for how long at most, and under which settings of the bus.
+/// How much is published, how often is killed, for how long at most, and under which settings of the bus.
 struct Measure {
+    events: usize,
     kills: usize,
     within: Option<Duration>,
     settings: &'static [(&'static str, i64)],
@@ -108,6 +110,7 @@ impl Measure {
     fn soak() -> Self {
         let seconds = from_environment("SOAK_SECONDS").unwrap_or(SOAK_SECONDS);
         Self {
+            events: SOAK_EVENTS,
             kills: from_environment("SOAK_KILLS").unwrap_or(SOAK_KILLS) as usize,
             within: Some(Duration::from_secs(seconds)),
             ..Self::short()
@@ -115,7 +118,7 @@ impl Measure {
     }
 
     fn short() -> Self {
-        Self { kills: KILLS, within: None, settings: &SETTINGS, request: 400 }
+        Self { events: EVENTS, kills: KILLS, within: None, settings: &SETTINGS, request: 400 }
     }
 }
 
@@ -177,10 +180,15 @@ fn mood(random: &mut StdRng, misery: f64) -> Answer {
 }
 
 /// Starts the subscribers and subscribes them.
-async fn subscribe(fleet: &Fleet, ledger: &Arc<Ledger>, random: &mut StdRng) -> Vec<(Receiver, Value)> {
+async fn subscribe(
+    fleet: &Fleet,
+    ledger: &Arc<Ledger>,
+    published: usize,
+    random: &mut StdRng,
+) -> Vec<(Receiver, Value)> {
     let mut subscribed = Vec::new();
     for (place, (topics, concurrency, max, timeout)) in SUBSCRIBERS.into_iter().enumerate() {
-        let events = if topics.contains(&"orders") { EVENTS } else { EVENTS / 7 };
+        let events = if topics.contains(&"orders") { published } else { published / 7 };
         // A failure costs a lane a pause of a second. So that no lane pauses for minutes, the more batches it has, the
         // less often it fails.
         let batches = events as f64 / (concurrency * max.min(500)) as f64;
@@ -214,7 +222,7 @@ async fn kill(
     victims.push(Victim::new(fleet.fabric()));
     let (started, mut killed, mut turns) = (Instant::now(), (0, 0), Vec::new());
     let mut mischief = JoinSet::new();
-    let share = EVENTS / (measure.kills + 1);
+    let share = measure.events / (measure.kills + 1);
     for round in 0..measure.kills {
         if measure.within.is_some_and(|within| started.elapsed() > within) {
             break;
@@ -248,7 +256,7 @@ async fn kill(
         victim.recover().await;
     }
     mischief.join_all().await;
-    publishing.allowed.store(EVENTS, Ordering::SeqCst);
+    publishing.allowed.store(measure.events, Ordering::SeqCst);
     killed
 }
 
@@ -321,7 +329,7 @@ async fn run_with_faults(name: &str, fsync: Fsync, shards: i64, measure: Measure
     println!("{name}: SIGNALBOX_SEED={seed}");
     let mut random = StdRng::seed_from_u64(seed);
     let started = Instant::now();
-    let plan = Plan::new(&mut random, measure.request);
+    let plan = Plan::new(&mut random, measure.events, measure.request);
     let topics: Vec<&[&str]> = SUBSCRIBERS.iter().map(|wish| wish.0).collect();
     let ledger = Arc::new(Ledger::new(plan.published.clone(), &topics));
     let mut redis = toml::Table::new();
@@ -333,7 +341,7 @@ async fn run_with_faults(name: &str, fsync: Fsync, shards: i64, measure: Measure
     let fleet = Arc::new(fleet);
     fleet.client("shop").await;
     let (_receivers, subscriptions): (Vec<_>, Vec<_>) =
-        subscribe(&fleet, &ledger, &mut random).await.into_iter().unzip();
+        subscribe(&fleet, &ledger, measure.events, &mut random).await.into_iter().unzip();
 
     let publishing = Arc::new(Publishing::new(&fleet, plan, &ledger));
     let mut publishers = JoinSet::new();
@@ -355,7 +363,7 @@ async fn run_with_faults(name: &str, fsync: Fsync, shards: i64, measure: Measure
     );
     let flaws = ledger.audit();
     assert!(flaws.is_empty(), "SIGNALBOX_SEED={seed} {name}: {flaws:#?}");
-    assert_eq!(sums.accepted, EVENTS);
+    assert_eq!(sums.accepted, measure.events);
     for place in 0..SUBSCRIBERS.len() {
         let client = format!("subscriber-{place}");
         let dead = fleet.call(0, &client, "GET", "/subscriber/dead", None).await;

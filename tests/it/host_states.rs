@@ -180,6 +180,12 @@ async fn a_host_that_serves_paths_only_is_no_problem_and_a_service_without_insta
     all_show(&system, "no_instance", "no instance of empty.test", sentence).await;
     send(&system, 1, 503).await;
     assert!(problems(&system).await.contains(&"host-without-instance".to_owned()));
+    // A host that has lost its instances is not meant to do without.
+    call(&system, "PUT", &set, Some(rules("/api", "api.test"))).await;
+    call(&system, "DELETE", "/instances/own?wait=20s", None).await;
+    let sentence = "Requests are answered with 503: no instance can receive them.";
+    all_show(&system, "no_instance", "no instance", sentence).await;
+    assert!(problems(&system).await.contains(&"host-without-instance".to_owned()));
     system.stop().await;
 }
 

@@ -152,6 +152,13 @@ async fn the_loudest_is_first_whatever_its_name() {
         if top[0]["version_type"] == "zz-loud" { Ok(()) } else { Err(top[0].clone()) }
     })
     .await;
+    // The command sorts what it gets, so the API is asked as well.
+    eventually("the loudest to be the first of /stats/top", || async {
+        traffic.make().await;
+        let top = system.api("GET", "/stats/top?limit=1", None).await.json();
+        if top["version_types"][0]["id"] == "zz-loud" { Ok(()) } else { Err(top) }
+    })
+    .await;
     let facets = type_in(&system, &["queues", "facets", "mail", "-o", "name"]).await.done().out;
     assert_eq!(facets.lines().next(), Some("zz-flood"));
 

@@ -54,6 +54,9 @@ fn local(port: u16) -> SocketAddr {
     SocketAddr::from(([127, 0, 0, 1], port))
 }
 
+/// The only authority that an edge of the tests trusts. Nothing is signed by it.
+const AUTHORITY: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/src/authority.crt");
+
 impl System {
     /// The routes primary.
     pub const PRIMARY: Part = Part::ROUTES_PRIMARY;
@@ -97,6 +100,8 @@ impl System {
     pub async fn with(name: &str, change: impl FnOnce(Builder) -> Builder) -> Self {
         let slot = slots::take().await;
         let mut builder = Stack::builder().temporary().expect("free ports").workers(2);
+        // nginx reads the system's authorities once per location, which takes a fifth of the time of a start.
+        builder = builder.nginx("EDGE_UPSTREAM_CA", AUTHORITY);
         if let Some(folder) = std::env::var_os("SIGNALBOX_EDGE_FILES") {
             builder = builder.with(|options| options.edge.files = folder.into());
         }

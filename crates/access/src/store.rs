@@ -1,6 +1,7 @@
 //! Tokens in Redis.
 
 mod audit;
+mod frequent;
 mod secret;
 mod sessions;
 

@@ -198,9 +198,9 @@ async fn a_session_ends_on_every_pacemaker() {
 async fn the_audit_log_keeps_changes_when_refusals_flood_it() {
     let servers = Servers::start().await;
     let log = AuditLog::new(servers.fabric(), 1_000);
-    log.append("the change", false).await.unwrap();
+    log.append("the change", None, false, 0).await.unwrap();
     for number in 0..12_000 {
-        log.append(&number.to_string(), true).await.unwrap();
+        log.append(&number.to_string(), None, true, 0).await.unwrap();
     }
     let length: u64 = servers.fabric().command("XLEN").arg("audit:refused").query().await.unwrap();
     assert!(length < 11_000, "{length}");
@@ -210,7 +210,30 @@ async fn the_audit_log_keeps_changes_when_refusals_flood_it() {
     assert!(newest.more);
     let oldest = log.page(Direction::Newer, None, 1).await.unwrap();
     assert_eq!(texts(&oldest), ["the change"]);
-    log.append("another", false).await.unwrap();
+    log.append("another", None, false, 0).await.unwrap();
     let later = log.page(Direction::Newer, Some(newest.newest), 10).await.unwrap();
     assert_eq!(texts(&later), ["another"]);
+}
+
+#[tokio::test]
+async fn the_audit_log_keeps_changes_of_others_when_one_caller_floods_it() {
+    let servers = Servers::start().await;
+    let log = AuditLog::new(servers.fabric(), 10_000);
+    let flood = "x".repeat(32 << 10);
+    log.append("the first", Some("flood"), false, 0).await.unwrap();
+    log.append("the change", Some("quiet"), false, 0).await.unwrap();
+    for _ in 0..3_000 {
+        log.append(&flood, Some("flood"), false, 0).await.unwrap();
+    }
+    log.append("another", Some("quiet"), false, 0).await.unwrap();
+    let oldest = log.page(Direction::Newer, None, 3).await.unwrap();
+    let texts: Vec<&str> = oldest.records.iter().map(|(_, text)| text.as_str()).collect();
+    assert_eq!(texts, ["the first", "the change", &*flood]);
+    let newest = log.page(Direction::Older, None, 1).await.unwrap();
+    assert_eq!(newest.records[0].1, "another");
+    // Fewer than the records that it may keep, because they are large.
+    let kept: u64 = servers.fabric().command("XLEN").arg("audit:frequent").query().await.unwrap();
+    assert_eq!(kept, 2_048);
+    let bytes: u64 = servers.fabric().command("MEMORY").arg("USAGE").arg("audit:frequent").query().await.unwrap();
+    assert!(bytes < 96 << 20, "{bytes}");
 }

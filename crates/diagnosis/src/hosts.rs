@@ -217,7 +217,9 @@ impl Reading {
         }
         // A rule for `/` leads to the instances of another host.
         let of = self.service.as_ref().map(|service| format!(" of {service}")).unwrap_or_default();
-        if self.instances == 0 && self.path_rules > 0 {
+        // A host that has had instances, or has some that receive nothing, is not meant to do without.
+        let never_had_instances = self.idle == 0 && self.versions.is_empty();
+        if self.instances == 0 && self.path_rules > 0 && never_had_instances {
             let rules = count(self.path_rules, "path rule");
             let text = format!(
                 "Requests for other paths than those of {rules} are answered with 503: no instance can receive them."
@@ -436,6 +438,11 @@ mod tests {
             no instance can receive them.";
         assert_eq!(shown(&paths), (Condition::PathsOnly, text.to_owned()));
         assert_eq!(host(&named(&paths)), None);
+        // A host that has lost its instances is not meant to do without.
+        for lost in [Reading { versions: vec!["7".to_owned()], ..paths.clone() }, Reading { idle: 1, ..paths }] {
+            assert_eq!(shown(&lost).0, Condition::NoInstance);
+            assert!(host(&named(&lost)).is_some());
+        }
         let leads = |reading: Reading| Reading { service: Some("b.test".to_owned()), ..reading };
         assert_eq!(shown(&leads(serving(2))).1, "Requests are routed to 2 instances of b.test.");
         let text = "Requests are answered with 503: no instance of b.test can receive them.";

@@ -7,7 +7,10 @@
 use std::{collections::HashSet, future::Future, sync::Arc, time::Duration};
 
 use parking_lot::Mutex;
-use tokio::{sync::Notify, time::sleep};
+use tokio::{
+    sync::{Notify, oneshot},
+    time::sleep,
+};
 
 use crate::{
     Error,
@@ -92,14 +95,24 @@ impl Background {
         let Some(one) = self.admit(key, payer) else {
             return self.postpone(&entry, PAUSE).await.map(drop);
         };
-        let Some(entry) = self.postpone(&entry, HOLD).await? else { return Ok(()) };
+        // One task postpones the entry and works on it: if the page were ended in between, the entry would wait until it is due
+        // again.
+        let (postponed, result) = oneshot::channel();
         let runner = Arc::clone(&self.runner);
         self.runner.tasks.spawn(async move {
-            let working = Box::pin(one.background.work(entry, work));
-            runner.stopped.run_until_cancelled(working).await;
+            let held = one.background.postpone(&entry, HOLD).await;
+            let (held, outcome) = match held {
+                Ok(held) => (held, Ok(())),
+                Err(error) => (None, Err(error)),
+            };
+            let _ended = postponed.send(outcome);
+            if let Some(entry) = held {
+                let working = Box::pin(one.background.work(entry, work));
+                runner.stopped.run_until_cancelled(working).await;
+            }
             drop(one);
         });
-        Ok(())
+        result.await.unwrap_or(Ok(()))
     }
 
     fn admit(self: &Arc<Self>, key: (usize, String), payer: Payer) -> Option<One> {

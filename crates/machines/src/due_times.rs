@@ -8,7 +8,7 @@ use std::{sync::Arc, time::Duration};
 
 use futures_util::{StreamExt as _, stream};
 use signalbox_lease::Lease;
-use tokio::time::{MissedTickBehavior, interval};
+use tokio::time::{Instant, MissedTickBehavior, interval_at};
 
 use crate::{
     Error,
@@ -82,11 +82,14 @@ impl DueTimes {
         shard: usize,
         now_ms: u64,
     ) -> Result<bool, Error> {
-        let mut again = interval(LEASE_INTERVAL);
+        // Nothing begins without the lease. The first tick of an interval may be a millisecond late, so it is not used for that.
+        if lease.hold().await?.is_none() {
+            return Ok(false);
+        }
+        let mut again = interval_at(Instant::now() + LEASE_INTERVAL, LEASE_INTERVAL);
         again.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut work = std::pin::pin!(self.work_off_page(shard, now_ms));
         loop {
-            // The first tick is immediate: nothing begins without the lease.
             tokio::select! {
                 biased;
                 _ = again.tick() => if lease.hold().await?.is_none() {

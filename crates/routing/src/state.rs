@@ -34,7 +34,7 @@ pub struct HostTable {
     pub unserved_shares: Vec<String>,
     /// The host to which a rule for `/` leads. After [`Self::resolve`] the rest describes that host's instances.
     pub service: Option<String>,
-    /// Rules for other paths.
+    /// Rules for paths that need no instance of the host: they lead to another host, or redirect.
     pub path_rules: usize,
 }
 
@@ -60,7 +60,7 @@ impl HostTable {
         Self {
             mode,
             service: root.and_then(|rule| rule["service"].as_str()).map(ToOwned::to_owned),
-            path_rules: rules.len(),
+            path_rules: rules.iter().filter(|rule| leads_elsewhere(rule)).count(),
             versions: keys.chain(record.log_key.clone()).collect(),
             idle: record.addresses.len() - addresses.len(),
             unserved_shares: unserved_shares(&policy, &addresses, record.log_key.as_deref()),
@@ -100,6 +100,11 @@ impl HostTable {
             minute: minute.map(sums),
         }
     }
+}
+
+/// Whether requests that match the rule need no instance of its host.
+fn leads_elsewhere(rule: &Value) -> bool {
+    rule["service"].is_string() || rule["redirect"].is_object()
 }
 
 /// The version types to which the traffic split gives a part, and of which none of these active addresses is.
@@ -246,6 +251,8 @@ mod tests {
             let reading = own.reading(None, None);
             assert_eq!((reading.service, reading.instances, reading.path_rules), (None, 3, 1), "{other}");
         }
+        let own = rules(r#"{"path":"/a","access":{"allow":["10.0.0.0/8"]}},{"path":"/b","redirect":{"to":"https://b.test"}}"#);
+        assert_eq!(own.path_rules, 1, "a rule of access needs an instance");
     }
 
     #[test]

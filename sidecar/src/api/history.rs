@@ -22,8 +22,8 @@ use crate::fold::{HISTORY_KEPT_SECONDS, METRICS, ROLLUP_KEPT_SECONDS};
 const MAX_POINTS: u64 = 10_000;
 /// The maximum number of points if the request has no step.
 const DEFAULT_MAX_POINTS: u64 = 600;
-/// The maximum number of hashes that one answer reads: hours times version types.
-const MAX_HASHES: u64 = 20_000;
+/// The maximum number of numbers that one answer reads: seconds or minutes, times version types.
+const MAX_FIELDS: u64 = 1_200_000;
 /// The default range: five minutes.
 const DEFAULT_SECONDS: u64 = 300;
 /// The steps that are used if the request has no step.
@@ -34,6 +34,16 @@ const STEPS: [u64; 11] = [1, 5, 10, 30, 60, 300, 900, 1800, 3600, 21_600, 86_400
 pub(super) enum Source {
     Seconds,
     Minutes,
+}
+
+impl Source {
+    /// The seconds between two points.
+    fn unit(self) -> u64 {
+        match self {
+            Self::Seconds => 1,
+            Self::Minutes => 60,
+        }
+    }
 }
 
 /// A checked range: unix seconds, `start` and `end` multiples of `step`.
@@ -117,13 +127,20 @@ impl Range {
 
     /// Rejects a request that would read too much.
     fn check_cost(&self, version_types: usize) -> Result<(), Problem> {
-        let hashes = self.hours().count() as u64 * version_types as u64;
-        if hashes > MAX_HASHES {
+        let fields = (self.end - self.start) / self.source.unit() * version_types as u64;
+        if fields > MAX_FIELDS {
             let detail =
                 format!("The range is too long for {version_types} version types. Use a shorter range.");
             return Err(Problem::unprocessable("range_too_large", detail));
         }
         Ok(())
+    }
+
+    /// The seconds or minutes of an hour that are in the range.
+    pub(super) fn fields(&self, hour: u64) -> impl Iterator<Item = u64> + use<> {
+        let unit = self.source.unit();
+        let (start, end) = (self.start.max(hour), self.end.min(hour + 3600));
+        (start.next_multiple_of(unit)..end).step_by(unit as usize)
     }
 
     fn count(&self) -> u64 {

@@ -18,8 +18,10 @@ use super::{
     subject::Subject,
 };
 
-/// The maximum number of hashes per round trip. With more, a reply would have many megabytes.
-const MAX_BATCH: usize = 200;
+/// The maximum number of hashes per round trip. Each has up to 60 fields.
+const MAX_BATCH: usize = 100;
+/// The number of fields at which a round trip ends, so that none keeps Redis busy for more than a few milliseconds.
+const MAX_FIELDS: usize = 6_000;
 /// The arguments of a command that has only a key.
 const NONE: &[&str] = &[];
 
@@ -68,24 +70,30 @@ pub(super) async fn series(
     range: &Range,
 ) -> Result<Vec<(u64, u64)>, Problem> {
     let mut points = range.points();
-    // Hours fit: they are derived from the server's clock and a validated range.
-    let keys: Vec<_> = ids
-        .iter()
-        .flat_map(|id| range.hours().map(move |hour| (id, hour as i64)))
-        .map(|(id, hour)| match range.source {
-            Source::Seconds => stats::history(id, hour, metric),
-            Source::Minutes => stats::rollup(id, hour, metric),
-        })
-        .collect();
-    for keys in keys.chunks(MAX_BATCH) {
-        let mut batch = redis.batch();
-        for key in keys {
-            batch.add("HGETALL", key, NONE);
+    let hours: Vec<u64> = range.hours().collect();
+    let mut reads: Vec<(&String, u64)> = Vec::with_capacity(ids.len() * hours.len());
+    for id in ids {
+        reads.extend(hours.iter().map(|hour| (id, *hour)));
+    }
+    let mut reads = reads.into_iter().peekable();
+    while reads.peek().is_some() {
+        let (mut batch, mut asked) = (redis.batch(), Vec::new());
+        while asked.len() < MAX_FIELDS
+            && let Some((id, hour)) = reads.next()
+        {
+            // Hours fit: they are derived from the server's clock and a validated range.
+            let key = match range.source {
+                Source::Seconds => stats::history(id, hour as i64, metric),
+                Source::Minutes => stats::rollup(id, hour as i64, metric),
+            };
+            let fields: Vec<u64> = range.fields(hour).collect();
+            batch.add("HMGET", &key, &fields);
+            asked.extend(fields);
         }
-        let hashes: Vec<HashMap<u64, u64>> = batch.query().await?;
-        for (at, value) in hashes.into_iter().flatten() {
+        let values: Vec<Vec<Option<u64>>> = batch.query().await?;
+        for (at, value) in asked.into_iter().zip(values.into_iter().flatten()) {
             if let Some(point) = range.index(at).and_then(|index| points.get_mut(index)) {
-                point.1 += value;
+                point.1 += value.unwrap_or(0);
             }
         }
     }

@@ -22,6 +22,10 @@ async fn every_change_log_in_and_refusal_is_recorded_without_secrets() {
     let put = request.token(&system.token).header("X-Request-ID", "request-of-the-test").json(&body);
     let answer = put.send(system.admin).await.unwrap();
     assert_eq!(answer.status, 201, "{}", answer.text());
+    // It renews a lease, and is no change.
+    let again = Request::new("PUT", &system.admin.to_string(), "/instances/i-1").token(&system.token);
+    let again = again.json(&body).send(system.admin).await.unwrap();
+    assert_eq!((again.status, &again.json()["changed"]), (200, &json!(false)));
     let refused = Request::new("DELETE", &system.admin.to_string(), "/instances/i-1").token(&weak);
     assert_eq!(refused.send(system.admin).await.unwrap().status, 403);
     let form = Request::new("POST", &system.admin.to_string(), "/dashboard/login")
@@ -41,6 +45,8 @@ async fn every_change_log_in_and_refusal_is_recorded_without_secrets() {
     assert_eq!((&change["address"], &change["route"]), (&json!("127.0.0.1"), &json!("/instances/{id}")));
     assert!(change["request_id"].is_string(), "{change}");
     assert_eq!(change["after"]["hostnames"], json!(["app.test"]), "{change}");
+    let changes = all.iter().filter(|record| is(record, "change", json!("root"), "/instances/i-1"));
+    assert_eq!(changes.count(), 1, "{all:?}");
     let refusal = find("refused", json!("weak"), "/instances/i-1");
     assert_eq!((&refusal["status"], &refusal["code"]), (&json!(403), &json!("scope_missing")));
     find("login", json!("weak"), "/dashboard/login");
@@ -112,6 +118,31 @@ async fn the_audit_log_is_closed_to_all_but_its_readers() {
     let forged = bus.root("POST", "/topics/signalbox.audit", Some(&event)).await;
     assert!(forged.status >= 400, "{}", forged.text());
     bus.system.stop().await;
+}
+
+/// The answer is held up by a router that does not follow, and in the meantime the client leaves.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_change_is_recorded_although_its_client_leaves_before_the_answer() {
+    let system = System::start("audit-left").await;
+    system.pause(System::NGINX);
+    let body = json!({"address": "127.0.0.1:9", "hostnames": ["left.test"], "version_type_id": "7"});
+    let put = Request::new("PUT", "localhost", "/instances/left?wait=2s").token(&system.token).json(&body);
+    let to = system.pacemaker;
+    let answer = tokio::spawn(async move { put.send(to).await });
+    let ask = async |target: &str| system.api_at(system.pacemaker, "GET", target, None).await;
+    eventually("the change to be made", || async {
+        let answer = ask("/instances/left").await;
+        if answer.status == 200 { Ok(()) } else { Err(answer.text()) }
+    })
+    .await;
+    answer.abort();
+    eventually("the change to be recorded", || async {
+        let found = ask("/audit?target=/instances/left&kind=change").await.json();
+        if found["records"][0]["method"] == "PUT" { Ok(()) } else { Err(found) }
+    })
+    .await;
+    system.resume(System::NGINX);
+    system.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

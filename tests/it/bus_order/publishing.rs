@@ -18,7 +18,7 @@ use signalbox_tests::{
 };
 use tokio::time;
 
-use super::{EVENTS, OBJECTS, PACEMAKERS, TOPICS};
+use super::{OBJECTS, PACEMAKERS, TOPICS};
 
 /// One request of a publisher.
 struct Array {
@@ -35,16 +35,16 @@ pub(super) struct Plan {
 }
 
 impl Plan {
-    pub(super) fn new(random: &mut StdRng, request: usize) -> Self {
-        let mut plan = Self { published: Vec::with_capacity(EVENTS), arrays: Vec::new() };
-        while plan.published.len() < EVENTS {
+    pub(super) fn new(random: &mut StdRng, events: usize, request: usize) -> Self {
+        let mut plan = Self { published: Vec::with_capacity(events), arrays: Vec::new() };
+        while plan.published.len() < events {
             // Most events come in arrays, many requests are single ones.
             let count = if random.random_bool(0.3) { 1 } else { random.random_range(50..request) };
-            let count = count.min(EVENTS - plan.published.len());
+            let count = count.min(events - plan.published.len());
             let topic = TOPICS[usize::from(random.random_bool(0.15))];
             let first = plan.published.len();
-            let events: Vec<String> = (first..first + count).map(|n| plan.event(n, topic, random)).collect();
-            let body = if count == 1 { events[0].clone() } else { format!("[{}]", events.join(",")) };
+            let bodies: Vec<String> = (first..first + count).map(|n| plan.event(n, topic, random)).collect();
+            let body = if count == 1 { bodies[0].clone() } else { format!("[{}]", bodies.join(",")) };
             plan.arrays.push(Array {
                 key: format!("request-{}", plan.arrays.len()),
                 topic,

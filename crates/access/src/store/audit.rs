@@ -1,19 +1,26 @@
 //! The audit log: records of changes, log-ins and refusals, in the order in which they were written.
 //!
-//! **Data.** Fabric `audit` STREAM: changes and log-ins. `audit:refused` STREAM: refused calls and log-ins. They are apart
-//! because a client can cause refusals at will, and the number of records is limited: refusals must not displace changes.
-//! A record is JSON that this module does not interpret.
+//! **Data.** Fabric `audit` STREAM: changes and log-ins. `audit:frequent` STREAM: those of callers with many of them.
+//! `audit:refused` STREAM: refused calls and log-ins. They are apart because a client can cause refusals and changes at will, and
+//! the log is limited: they must not displace changes of others. A record is JSON that this module does not interpret.
 //!
-//! **Invariant.** Records are appended and never changed. The oldest are removed beyond the limit.
+//! **Invariant.** Records are appended and never changed. The oldest of a part are removed beyond its limits.
 
-use std::fmt;
+use std::{fmt, sync::Arc};
 
-use signalbox_store::{Fabric, keys};
+use signalbox_store::{Fabric, FabricRole, FabricSpace, Key, Script, keys};
 
-use super::Error;
+use super::{Error, frequent::Frequent};
+
+static APPEND: Script<FabricRole> = Script::new("audit/append", include_str!("../scripts/append.lua"));
 
 /// The maximum number of records about refusals.
 const MAX_REFUSED: usize = 10_000;
+/// The maximum size of a part. It is reached by unusually large records only.
+const MAX_BYTES: usize = 64 << 20;
+
+/// The parts of the log, each a stream: changes, frequent changes, and refusals.
+const PARTS: usize = 3;
 
 /// An entry of a stream as Redis names it: milliseconds and a sequence number.
 type Id = (u64, u64);
@@ -23,6 +30,7 @@ type Id = (u64, u64);
 pub struct AuditLog {
     fabric: Fabric,
     max_records: usize,
+    frequent: Arc<Frequent>,
 }
 
 /// Which side of a cursor is read.
@@ -36,10 +44,7 @@ pub enum Direction {
 
 /// A position in the audit log.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Cursor {
-    changes: Option<Id>,
-    refused: Option<Id>,
-}
+pub struct Cursor([Option<Id>; PARTS]);
 
 /// A part of the audit log.
 #[derive(Debug, Default)]
@@ -55,39 +60,55 @@ pub struct Page {
 impl Cursor {
     /// Reads a cursor that was written with `Display`.
     pub fn parse(text: &str) -> Option<Self> {
-        let (changes, refused) = text.split_once('_')?;
-        let id = |text: &str| if text.is_empty() { Some(None) } else { parse(text).map(Some) };
-        Some(Self { changes: id(changes)?, refused: id(refused)? })
+        let mut ids = text.split('_');
+        let mut cursor = Self::default();
+        for place in &mut cursor.0 {
+            let id = ids.next()?;
+            *place = if id.is_empty() { None } else { Some(parse(id)?) };
+        }
+        ids.next().is_none().then_some(cursor)
     }
 }
 
 fn parse(id: &str) -> Option<Id> {
     let (ms, sequence) = id.split_once('-')?;
-    Some((ms.parse().ok()?, sequence.parse().ok()?))
+    let id = (ms.parse().ok()?, sequence.parse().ok()?);
+    // Redis has no entries before the first and after the last ID.
+    (id > (0, 0) && id < (u64::MAX, u64::MAX)).then_some(id)
 }
 
 impl fmt::Display for Cursor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let id = |id: Option<Id>| id.map_or_else(String::new, |(ms, sequence)| format!("{ms}-{sequence}"));
-        write!(f, "{}_{}", id(self.changes), id(self.refused))
+        write!(f, "{}", self.0.map(id).join("_"))
     }
 }
 
 impl AuditLog {
-    /// The log in `fabric`, which keeps about `max_records` changes and log-ins.
+    /// The log in `fabric`, which keeps about `max_records` changes and log-ins, and as many of callers with many of them.
     pub fn new(fabric: Fabric, max_records: usize) -> Self {
-        Self { fabric, max_records }
+        Self { fabric, max_records, frequent: Arc::default() }
     }
 
-    /// Appends a record. If the fabric does not respond, the record may have been written.
-    pub async fn append(&self, record: &str, is_refusal: bool) -> Result<(), Error> {
+    /// Appends a record of what `caller` did, or was refused, at a time in unix milliseconds. If the fabric does not respond, the
+    /// record may have been written.
+    pub async fn append(
+        &self,
+        record: &str,
+        caller: Option<&str>,
+        is_refusal: bool,
+        now_ms: u64,
+    ) -> Result<(), Error> {
+        let [changes, frequent, refused] = parts();
         let (key, limit) = if is_refusal {
-            (keys::fabric::audit_refused(), MAX_REFUSED)
+            (refused, MAX_REFUSED)
+        } else if self.frequent.take(caller.unwrap_or_default(), record.len(), now_ms) {
+            (frequent, self.max_records)
         } else {
-            (keys::fabric::audit(), self.max_records)
+            (changes, self.max_records)
         };
-        let command = self.fabric.command("XADD").key(&key).arg("MAXLEN").arg("~").arg(limit);
-        Ok(command.arg("*").arg("record").arg(record).run().await?)
+        let call = APPEND.call().key(&key).arg(record).arg(limit).arg(MAX_BYTES);
+        Ok(call.run(&self.fabric).await?)
     }
 
     /// Up to `limit` records before or after `cursor`; from the newest, or from the oldest, without one.
@@ -98,14 +119,16 @@ impl AuditLog {
         limit: usize,
     ) -> Result<Page, Error> {
         let from = cursor.unwrap_or_default();
-        let changes = self.read(&keys::fabric::audit(), direction, from.changes, limit).await?;
-        let refused = self.read(&keys::fabric::audit_refused(), direction, from.refused, limit).await?;
-        Ok(merge(direction, from, changes, refused, limit))
+        let mut read = [const { Vec::new() }; PARTS];
+        for (part, key) in parts().iter().enumerate() {
+            read[part] = self.read(key, direction, from.0[part], limit).await?;
+        }
+        Ok(merge(direction, from, read, limit))
     }
 
     async fn read(
         &self,
-        key: &signalbox_store::Key<signalbox_store::FabricSpace>,
+        key: &Key<FabricSpace>,
         direction: Direction,
         from: Option<Id>,
         limit: usize,
@@ -122,43 +145,33 @@ impl AuditLog {
     }
 }
 
-/// Merges what was read of both streams by time.
-fn merge(
-    direction: Direction,
-    from: Cursor,
-    changes: Vec<(Id, String)>,
-    refused: Vec<(Id, String)>,
-    limit: usize,
-) -> Page {
-    let total = changes.len() + refused.len();
+fn parts() -> [Key<FabricSpace>; PARTS] {
+    [keys::fabric::audit(), keys::fabric::audit_frequent(), keys::fabric::audit_refused()]
+}
+
+/// Merges what was read of the parts by time.
+fn merge(direction: Direction, from: Cursor, read: [Vec<(Id, String)>; PARTS], limit: usize) -> Page {
+    let total: usize = read.iter().map(Vec::len).sum();
     let mut page = Page { newest: from, ..Page::default() };
     let mut cursor = from;
-    let (mut changes, mut refused) = (changes.into_iter().peekable(), refused.into_iter().peekable());
+    let mut parts = read.map(|part| part.into_iter().peekable());
     while page.records.len() < limit {
-        let first = match (changes.peek(), refused.peek()) {
-            (None, None) => break,
-            (Some(_), None) => true,
-            (None, Some(_)) => false,
-            (Some((one, _)), Some((other, _))) => match direction {
-                Direction::Older => one >= other,
-                Direction::Newer => one <= other,
-            },
+        let ids = parts.iter_mut().enumerate().filter_map(|(part, records)| Some((records.peek()?.0, part)));
+        let next = match direction {
+            Direction::Older => ids.max(),
+            Direction::Newer => ids.min(),
         };
-        let next = if first { changes.next() } else { refused.next() };
-        let Some((id, record)) = next else { break };
-        let (place, newest) = if first {
-            (&mut cursor.changes, &mut page.newest.changes)
-        } else {
-            (&mut cursor.refused, &mut page.newest.refused)
-        };
-        *place = Some(id);
-        *newest = (*newest).max(Some(id));
+        let Some((_, part)) = next else { break };
+        let Some((id, record)) = parts[part].next() else { break };
+        cursor.0[part] = Some(id);
+        page.newest.0[part] = page.newest.0[part].max(Some(id));
         page.records.push((cursor, record));
     }
-    // A stream of which nothing fitted on the page still has its newest record, which is its first in this direction.
+    // A part of which nothing fitted on the page still has its newest record, which is its first in this direction.
     if direction == Direction::Older {
-        page.newest.changes = page.newest.changes.max(changes.peek().map(|(id, _)| *id));
-        page.newest.refused = page.newest.refused.max(refused.peek().map(|(id, _)| *id));
+        for (newest, records) in page.newest.0.iter_mut().zip(&mut parts) {
+            *newest = (*newest).max(records.peek().map(|(id, _)| *id));
+        }
     }
     page.more = total > page.records.len() || page.records.len() == limit;
     page
@@ -176,12 +189,12 @@ mod tests {
     fn a_cursor_reads_back() {
         for cursor in [
             Cursor::default(),
-            Cursor { changes: Some((1, 2)), refused: None },
-            Cursor { changes: Some((1, 2)), refused: Some((3, 0)) },
+            Cursor([Some((1, 2)), None, None]),
+            Cursor([Some((1, 2)), Some((5, 6)), Some((3, 0))]),
         ] {
             assert_eq!(Cursor::parse(&cursor.to_string()), Some(cursor));
         }
-        for bad in ["", "1-2", "1_2", "a-b_", "1-2_3-4_5-6"] {
+        for bad in ["", "1-2", "1-2_", "1_2_3", "a-b__", "1-2_3-4_5-6_7-8", "0-0__", "18446744073709551615-18446744073709551615__"] {
             assert_eq!(Cursor::parse(bad), None, "{bad}");
         }
     }
@@ -191,20 +204,21 @@ mod tests {
     }
 
     #[test]
-    fn both_streams_are_read_by_time() {
-        let changes = || stream(&[9, 5, 1], "c");
-        let page = merge(Direction::Older, Cursor::default(), changes(), stream(&[7, 3], "r"), 3);
-        assert_eq!(texts(&page), ["c9", "r7", "c5"]);
-        assert_eq!(page.records[2].0, Cursor { changes: Some((5, 0)), refused: Some((7, 0)) });
-        assert_eq!(page.newest, Cursor { changes: Some((9, 0)), refused: Some((7, 0)) });
+    fn all_parts_are_read_by_time() {
+        let read = |refused: &[u64]| [stream(&[9, 5, 1], "c"), stream(&[8], "f"), stream(refused, "r")];
+        let page = merge(Direction::Older, Cursor::default(), read(&[7, 3]), 4);
+        assert_eq!(texts(&page), ["c9", "f8", "r7", "c5"]);
+        assert_eq!(page.records[3].0, Cursor([Some((5, 0)), Some((8, 0)), Some((7, 0))]));
+        assert_eq!(page.newest, Cursor([Some((9, 0)), Some((8, 0)), Some((7, 0))]));
         assert!(page.more);
-        let page = merge(Direction::Older, Cursor::default(), changes(), stream(&[0], "r"), 3);
-        assert_eq!(page.records[2].0.refused, None, "nothing of it is on the page");
-        assert_eq!(page.newest.refused, Some((0, 0)));
-        let from = Cursor { changes: Some((9, 0)), refused: None };
-        let page = merge(Direction::Newer, from, stream(&[11], "c"), stream(&[10, 12], "r"), 9);
+        let page = merge(Direction::Older, Cursor::default(), read(&[0]), 4);
+        assert_eq!(page.records[3].0.0[2], None, "nothing of it is on the page");
+        assert_eq!(page.newest.0[2], Some((0, 0)));
+        let from = Cursor([Some((9, 0)), None, None]);
+        let read = [stream(&[11], "c"), Vec::new(), stream(&[10, 12], "r")];
+        let page = merge(Direction::Newer, from, read, 9);
         assert_eq!(texts(&page), ["r10", "c11", "r12"]);
-        assert_eq!(page.records[2].0, Cursor { changes: Some((11, 0)), refused: Some((12, 0)) });
+        assert_eq!(page.records[2].0, Cursor([Some((11, 0)), None, Some((12, 0))]));
         assert!(!page.more);
     }
 }

@@ -15,9 +15,11 @@ use crate::http::{
 /// Records of a page, unless the request has a limit.
 const PAGE: usize = 100;
 const MAX_PAGE: usize = 1_000;
-/// Records that are read at a time, and how often one request reads while few match.
-const CHUNK: usize = 500;
-const MAX_CHUNKS: usize = 20;
+/// Records that are read at a time, each of up to 33 KB, and how often one request reads while few match.
+const CHUNK: usize = 100;
+const MAX_CHUNKS: usize = 100;
+/// How often the newest changes are looked for.
+const MAX_RECENT_CHUNKS: usize = 5;
 
 /// Read the audit log.
 #[derive(Debug)]
@@ -89,13 +91,21 @@ pub async fn matching(
 
 /// The newest changes of instances and hosts, newest first.
 pub async fn route_changes(app: &App, limit: usize) -> Result<Vec<Record>, Problem> {
-    let part = app.audit.log().page(Direction::Older, None, CHUNK).await?;
-    let records = part.records.iter().filter_map(|(_, text)| serde_json::from_str::<Record>(text).ok());
     let is_change = |record: &Record| {
         record.kind == Kind::Change
             && (record.route.starts_with("/instances") || record.route.starts_with("/hosts"))
     };
-    Ok(records.filter(is_change).take(limit).collect())
+    let (mut found, mut cursor) = (Vec::new(), None);
+    for _ in 0..MAX_RECENT_CHUNKS {
+        let part = app.audit.log().page(Direction::Older, cursor, CHUNK).await?;
+        cursor = part.records.last().map(|(cursor, _)| *cursor);
+        let records = part.records.iter().filter_map(|(_, text)| serde_json::from_str::<Record>(text).ok());
+        found.extend(records.filter(is_change).take(limit - found.len()));
+        if found.len() == limit || !part.more {
+            break;
+        }
+    }
+    Ok(found)
 }
 
 async fn read(app: &App, asked: &Asked) -> Result<Page, Problem> {

@@ -14,6 +14,8 @@
 //! answer is 503 `audit_unavailable` instead: the change may have been applied, as after any lost answer, and can be
 //! repeated. A change needs the fabric as well, so this rarely happens. Refusals are recorded if possible.
 //!
+//! A client that closes its connection prevents neither the change nor its record: both happen in a task of their own.
+//!
 //! **Data traffic is not recorded**: events, messages, heartbeats and facts, see [`is_data`].
 //!
 //! **No secrets.** Members of an answer whose names belong to secrets are masked ([`mask`]), and so is the path of the
@@ -41,8 +43,8 @@ use signalbox_machines::Change;
 use super::{App, Problem};
 use crate::own_events::OwnEvents;
 
-/// Of larger answers, only the size and a digest are recorded.
-const MAX_ANSWER: u64 = 16 * 1024;
+/// Of larger answers, and of larger values before a change, only the size and a digest are recorded.
+const MAX_VALUE: usize = 16 * 1024;
 /// Bytes of instances, before and after the change, in one record.
 const MAX_INSTANCES: usize = 16 * 1024;
 /// Bytes of refused items that are recorded. A client can cause refusals at will.
@@ -101,6 +103,12 @@ const DATA: [(Method, &str); 23] = [
 /// Whether a request transports data and changes no configuration.
 fn is_data(method: &Method, route: &str) -> bool {
     DATA.iter().any(|(data, path)| data == method && *path == route)
+}
+
+/// Whether a request may change something that the log records.
+pub(crate) fn is_change(request: &Request) -> bool {
+    let route = request.extensions().get::<MatchedPath>();
+    route.is_some_and(|route| !request.method().is_safe() && !is_data(request.method(), route.as_str()))
 }
 
 #[derive(Debug, Default)]
@@ -230,8 +238,9 @@ pub(crate) async fn record(
         status: status.as_u16(),
         code: None,
         part: None,
-        before: noted.before,
-        after: noted.after,
+        // What a refused call did not change is not recorded, because a client can cause refusals at will.
+        before: noted.before.filter(|_| kind != Kind::Refused).map(limited),
+        after: noted.after.map(limited),
     };
     let (response, answer) = peek(response).await;
     if let Some(refusal) = refusal(&record, noted.refused) {
@@ -242,6 +251,10 @@ pub(crate) async fn record(
         }
     }
     match answer {
+        // A repeated registration renews a lease, and is no change.
+        Some(answer) if kind == Kind::Change && status.is_success() && answer["changed"] == false => {
+            return response;
+        }
         Some(Value::Object(answer)) if kind == Kind::Refused => {
             record.code = answer.get("code").and_then(Value::as_str).map(str::to_owned);
         }
@@ -338,16 +351,29 @@ async fn peek(response: Response) -> (Response, Option<Value>) {
         response.headers().get(header::CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).is_some_and(
             |kind| kind.starts_with("application/json") || kind.starts_with("application/problem+json"),
         );
-    let length = response.body().size_hint().exact();
-    let Some(length) = length.filter(|_| is_json) else { return (response, None) };
+    if !is_json || response.body().size_hint().exact().is_none() {
+        return (response, None);
+    }
     let (parts, body) = response.into_parts();
     // The length is known, and all of the body is in memory.
     let bytes = to_bytes(body, usize::MAX).await.unwrap_or_default();
-    let answer = match length > MAX_ANSWER {
-        true => Some(json!({"bytes": length, "sha256": digest(&String::from_utf8_lossy(&bytes))})),
+    let answer = match bytes.len() > MAX_VALUE {
+        true => Some(summary(&String::from_utf8_lossy(&bytes))),
         false => serde_json::from_slice(&bytes).ok(),
     };
     (Response::from_parts(parts, Body::from(bytes)), answer)
+}
+
+/// What is recorded of a value that is too large.
+fn summary(text: &str) -> Value {
+    json!({"bytes": text.len(), "sha256": digest(text)})
+}
+
+/// The value, or its summary. A digest of a secret could be guessed, so secrets are masked first.
+fn limited(mut value: Value) -> Value {
+    mask(&mut value);
+    let text = value.to_string();
+    if text.len() > MAX_VALUE { summary(&text) } else { value }
 }
 
 /// Writes records of the audit log. Cheap to clone.
@@ -396,7 +422,12 @@ impl AuditTrail {
             "audit"
         );
         let Ok(text) = serde_json::to_string(&record) else { return false };
-        let appended = self.log.append(&text, record.kind == Kind::Refused);
+        let appended = self.log.append(
+            &text,
+            record.who.as_deref(),
+            record.kind == Kind::Refused,
+            record.at_ms,
+        );
         match tokio::time::timeout(PATIENCE, appended).await {
             Ok(Ok(())) => {}
             Ok(Err(error)) => {
@@ -432,8 +463,8 @@ impl signalbox_machines::Audit for AuditTrail {
             status: status.as_u16(),
             code: refused.map(str::to_owned),
             part: None,
-            before,
-            after,
+            before: before.map(limited),
+            after: after.map(limited),
         }))
     }
 }

@@ -39,7 +39,7 @@ use crate::{
 use signalbox_bus::{Event, EventId};
 use signalbox_bus_testkit::Time;
 
-const SEEDS: u64 = 100;
+const SEEDS: u64 = 50;
 const LABELS: usize = 3;
 /// In this time, every time of day has passed in every zone.
 const DAY_MS: u64 = 26 * 3_600_000;

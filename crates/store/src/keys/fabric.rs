@@ -79,11 +79,14 @@ keys! {
     session_system() = "sessions", "string", "no expiry";
     /// STRING: the secret that encrypts cursors of confined tokens.
     cursor_secret() = "cursors", "string", "no expiry";
-    /// STREAM: changes with their authors, and log-ins, each as JSON in the field `record`.
-    audit() = "audit", "stream", "no expiry, about the latest audit.records";
+    /// STREAM: changes with their authors, and log-ins, each as JSON in the field `record`; `end` is the number of bytes up to its
+    /// end. The other parts of the audit log are alike.
+    audit() = "audit", "stream", "no expiry, about the latest audit.records, up to 64 MiB";
+    /// STREAM: changes and log-ins of callers with many of them, which must not displace those of others.
+    audit_frequent() = "audit:frequent", "stream", "no expiry, about the latest audit.records, up to 64 MiB";
     /// STREAM: rejected calls and log-ins, each as JSON in the field `record`. It is separate, because anyone can cause
     /// rejections, and they must not displace changes.
-    audit_refused() = "audit:refused", "stream", "no expiry, about the latest 10,000";
+    audit_refused() = "audit:refused", "stream", "no expiry, about the latest 10,000, up to 64 MiB";
     /// HASH: pacemaker → its last report (unix ms, this server's clock) and its version, separated by a space.
     pacemakers() = "pacemakers", "hash", "no expiry, members for 30 s of silence";
     /// HASH: the holder of a singleton task (`holder`), the end of its lease (`until_ms`, this server's clock), and the fencing
