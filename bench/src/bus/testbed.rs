@@ -291,7 +291,7 @@ impl Testbed {
 /// A request's head, as minimal as that of existing clients.
 pub(crate) fn head(method: &str, path: &str, token: &str, length: usize) -> String {
     format!(
-        "{method} {path} HTTP/1.1\r\nHost: bench\r\nAuthorization: Bearer {token}\r\n\
+        "{method} {path} HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {token}\r\n\
          Content-Type: application/json\r\nContent-Length: {length}\r\n\r\n"
     )
 }

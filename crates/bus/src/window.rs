@@ -103,10 +103,12 @@ impl Window {
             if checked > 0 {
                 continue;
             }
-            // The segment is read to its end. Ids only rise, so it is complete once there is a later one.
-            match store.segments().await?.range(segment + 1..).next() {
-                Some((&later, _)) => self.at = Some((later, 0)),
-                None => return Ok(Vec::new()),
+            // Ids only rise, so the segment is complete once there is a later one. What came between the two reads is read first.
+            let Some((&later, _)) = store.segments().await?.range(segment + 1..).next() else {
+                return Ok(Vec::new());
+            };
+            if store.order(segment, next, 1).await?.is_empty() {
+                self.at = Some((later, 0));
             }
         }
     }

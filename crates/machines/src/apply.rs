@@ -11,7 +11,7 @@
 //! ```
 
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::{BTreeMap, BTreeSet, HashMap},
     path::{Path, PathBuf},
     sync::Arc,
 };
@@ -24,8 +24,9 @@ use signalbox_machine::{
     definition::{self, File, Refused},
     plan,
 };
+use parking_lot::Mutex;
 use tokio::{
-    sync::{Mutex, Notify},
+    sync::{self, Notify, OwnedMutexGuard},
     task::spawn_blocking,
 };
 
@@ -34,6 +35,7 @@ use crate::{
     clock::Clock,
     definitions::Definitions,
     evaluator::Happened,
+    fair::{FairPlaces, Payer},
     feeds::FeedAnswers,
     label_store::{Edit, LabelStore},
     record::Status,
@@ -72,8 +74,26 @@ pub struct Applier {
     pub(crate) concurrency: usize,
     /// Notified when a definition was applied in this process.
     pub(crate) redefined: Arc<Notify>,
-    /// Held while a change is applied: one at a time in this process.
-    pub(crate) applying: Mutex<()>,
+    /// Changes that are applied.
+    pub(crate) applying: UnderWay,
+    /// For pages of labels. A change of any size delays those of other clients by a page.
+    pub(crate) pages: FairPlaces,
+}
+
+/// Machines whose definitions change in this process: one change of a machine at a time.
+#[derive(Debug, Default)]
+pub(crate) struct UnderWay(Mutex<HashMap<String, Arc<sync::Mutex<()>>>>);
+
+impl UnderWay {
+    /// Waits until no other change of the machine is under way.
+    async fn begin(&self, machine: &str) -> OwnedMutexGuard<()> {
+        let one = {
+            let mut all = self.0.lock();
+            all.retain(|_, one| Arc::strong_count(one) > 1);
+            Arc::clone(all.entry(machine.to_owned()).or_default())
+        };
+        one.lock_owned().await
+    }
 }
 
 /// The result of a computation, or of reading files, made outside of the threads that serve requests.
@@ -109,7 +129,7 @@ impl Applier {
         author: &Author,
         map: &BTreeMap<String, String>,
     ) -> Result<Applied, Error> {
-        let _one_at_a_time = self.applying.lock().await;
+        let _one_at_a_time = self.applying.begin(machine.name()).await;
         if self.tasks.is_deleting(machine.name()).await? {
             return Err(Error::BeingDeleted);
         }
@@ -194,7 +214,7 @@ impl Applier {
     pub(crate) async fn finish_all(&self) -> Result<(), Error> {
         let mut result = Ok(());
         for under_way in self.versions.applying().await? {
-            let _one_at_a_time = self.applying.lock().await;
+            let _one_at_a_time = self.applying.begin(&under_way.machine).await;
             tracing::info!(
                 machine = under_way.machine,
                 version = under_way.version,
@@ -278,6 +298,7 @@ impl Applier {
         before: &Machine,
         map: &BTreeMap<String, String>,
     ) -> Result<(), Error> {
+        let payer = Payer::of(now);
         let states = plan::states(before, &now.machine);
         let removed: BTreeSet<&str> = states.removed.iter().map(String::as_str).collect();
         let reindexed = plan::reindexed(before, &now.machine);
@@ -285,6 +306,7 @@ impl Applier {
         for state in states.removed.iter().chain(&states.added).chain(&states.changed).chain(&reindexed) {
             let mut after: Option<String> = None;
             loop {
+                let _place = self.pages.take(&payer).await;
                 let (machine, page) = (now.machine.name(), self.page);
                 let index = Index::State(state);
                 let names = self.records.names(shard, machine, index, after.as_deref(), page).await?;

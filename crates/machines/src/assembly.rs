@@ -18,7 +18,7 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use crate::{
     AuditLog, Options, Secrets, Service,
     actions::Actions,
-    apply::Applier,
+    apply::{Applier, UnderWay},
     background::Background,
     clock::Clock,
     commit::Committer,
@@ -203,6 +203,7 @@ impl Service {
             clock: clock.clone(),
             concurrency,
         });
+        let pages = FairPlaces::new(sweeps::PLACES);
         let applier = Arc::new(Applier {
             versions,
             definitions: definitions.clone(),
@@ -216,7 +217,8 @@ impl Service {
             page,
             concurrency,
             redefined: Arc::clone(&redefined),
-            applying: tokio::sync::Mutex::default(),
+            applying: UnderWay::default(),
+            pages: pages.clone(),
         });
         let inspector = Arc::new(Inspector {
             explainer: Explainer {
@@ -280,7 +282,7 @@ impl Service {
                 runner,
                 sweeps,
                 tasks: Arc::clone(&tasks),
-                task_places: FairPlaces::new(sweeps::PLACES),
+                task_places: pages,
                 clock: clock.clone(),
                 concurrency,
             }),
