@@ -6,7 +6,7 @@
 //! that no job can delay it.
 
 use std::{
-    collections::{BTreeMap, HashMap},
+    collections::{BTreeMap, HashMap, HashSet},
     sync::Arc,
     time::Duration,
 };
@@ -310,7 +310,7 @@ pub(super) async fn trim_all(store: &Store, segments: &[u64]) -> Result<(), sign
     Ok(())
 }
 
-/// A subscriber for which events wait, and their bytes.
+/// A subscriber for which events wait, and an estimate of their bytes.
 async fn size(
     store: &Store,
     token: String,
@@ -539,10 +539,7 @@ async fn drop_largest(
         sizes.extend(found);
     }
     drop(read);
-    let Some((token, bytes)) = noisiest(sizes) else { return Ok(()) };
-    if bytes.saturating_mul(2) < largest {
-        return Ok(());
-    }
+    let Some(token) = largest_measured(store, sizes, largest).await? else { return Ok(()) };
     let mut all = 0;
     while memory.is_short() {
         let before = all;
@@ -565,14 +562,37 @@ async fn drop_largest(
     Ok(())
 }
 
+/// The subscriber for which most bytes wait, if that is about as much as `largest` at least. The sizes are estimates, so none pays
+/// before its events are measured, unless these are more than a million.
+async fn largest_measured(
+    store: &Store,
+    mut sizes: BTreeMap<String, u64>,
+    largest: u64,
+) -> Result<Option<String>, signalbox_store::Error> {
+    let (mut measured, mut left) = (HashSet::new(), idle::MAX_MEASURES);
+    while let Some((token, bytes)) = noisiest(&sizes) {
+        if bytes.saturating_mul(2) < largest {
+            break;
+        }
+        if !measured.insert(token.clone()) {
+            return Ok(Some(token));
+        }
+        if let Some(parts) = idle::sizes(store, &token, &[], &mut left).await? {
+            sizes.insert(token, parts.values().sum());
+        }
+    }
+    Ok(None)
+}
+
 /// Forgets every segment that no batch and no queue needs.
 async fn forget_log(store: &Store) -> Result<(), signalbox_store::Error> {
     trim_all(store, &store.segments().await?.into_keys().collect::<Vec<_>>()).await
 }
 
 /// The subscriber with the most, and how much that is.
-fn noisiest(sizes: BTreeMap<String, u64>) -> Option<(String, u64)> {
-    sizes.into_iter().filter(|(_, size)| *size > 0).max_by_key(|(_, size)| *size)
+fn noisiest(sizes: &BTreeMap<String, u64>) -> Option<(String, u64)> {
+    let (token, size) = sizes.iter().filter(|(_, size)| **size > 0).max_by_key(|(_, size)| **size)?;
+    Some((token.clone(), *size))
 }
 
 #[cfg(test)]
@@ -652,7 +672,7 @@ mod tests {
 
     #[test]
     fn the_noisiest_has_most_waiting() {
-        assert_eq!(noisiest(BTreeMap::from([("a".into(), 3), ("b".into(), 5)])), Some(("b".into(), 5)));
-        assert_eq!(noisiest(BTreeMap::from([("a".into(), 0)])), None);
+        assert_eq!(noisiest(&BTreeMap::from([("a".into(), 3), ("b".into(), 5)])), Some(("b".into(), 5)));
+        assert_eq!(noisiest(&BTreeMap::from([("a".into(), 0)])), None);
     }
 }

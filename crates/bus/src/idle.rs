@@ -22,6 +22,8 @@ use super::{
 /// Segments from which events are copied in one round, and calls that copy.
 const MAX_COPIED: usize = 500;
 const MAX_COPIES: usize = 500;
+/// Calls that measure in one round. They find a million events at least.
+pub(super) const MAX_MEASURES: usize = 1_000;
 
 /// The bytes of the segments that only idle subscribers need.
 pub(super) async fn pinned(core: &Core, store: &Store) -> Result<u64, Error> {
@@ -54,24 +56,31 @@ async fn always_fails(store: &Store, token: String) -> Result<Option<String>, si
 struct Pinned {
     segment: u64,
     bytes: u64,
-    /// These subscribers, and the bytes of their own waiting events there, about.
+    /// These subscribers, and how many events wait there for each; after `measure`, how many bytes these have.
     holders: BTreeMap<String, u64>,
 }
 
 impl Pinned {
-    /// The bytes that are needed, about.
+    /// The bytes that are needed, at most: what several subscribers wait for is measured for each of them.
     fn needed(&self) -> u64 {
-        self.holders.values().sum()
+        self.holders.values().fold(0, |sum: u64, bytes| sum.saturating_add(*bytes)).min(self.bytes)
     }
 
-    /// The bytes that the log loses if what is needed is copied.
-    fn gain(&self) -> u64 {
-        self.bytes.saturating_sub(self.needed())
+    /// Whether it can be removed: nobody needs it, or most of it is of others, who pay nothing for it while it is kept. What is
+    /// copied from such a segment is less than what is removed, so copies cost less than what was published, however often an
+    /// event is copied.
+    fn is_removable(&self, copies: bool) -> bool {
+        self.holders.is_empty() || copies && self.needed() <= self.bytes / 2
     }
 
-    /// Whether most of it is of others, who pay nothing for it while it is kept.
-    fn is_light(&self) -> bool {
-        self.needed() <= self.bytes / 2
+    /// The bytes that the log loses if it is removed; 0 if it cannot be.
+    fn gain(&self, copies: bool) -> u64 {
+        if self.is_removable(copies) { self.bytes - self.needed() } else { 0 }
+    }
+
+    /// The bytes that it keeps: all of it if nothing can be copied.
+    fn kept(&self, copies: bool) -> u64 {
+        if copies || self.holders.is_empty() { self.needed() } else { self.bytes }
     }
 }
 
@@ -79,12 +88,6 @@ impl Pinned {
 async fn holders(store: &Store, segment: u64, bytes: u64) -> Result<Option<Pinned>, signalbox_store::Error> {
     let holders = unless_damaged(&format!("segment {segment}"), store.holders(segment).await)?.flatten();
     Ok(holders.map(|holders| Pinned { segment, bytes, holders }))
-}
-
-/// The mean size of a subscriber's waiting events.
-async fn mean_size(store: &Store, token: String) -> Result<(String, u64), signalbox_store::Error> {
-    let size = unless_damaged(&token, store.event_size(&token).await)?;
-    Ok((token, size.unwrap_or_default()))
 }
 
 /// The segments that only idle subscribers need, oldest first.
@@ -101,16 +104,57 @@ async fn all_pinned(core: &Core, store: &Store) -> Result<Vec<Pinned>, Error> {
     while let Some(found) = read.try_next().await? {
         pinned.extend(found.filter(|one| one.holders.keys().all(|holder| idle.contains(holder))));
     }
-    let tokens: HashSet<String> = pinned.iter().flat_map(|one| one.holders.keys().cloned()).collect();
-    let mut sizes = HashMap::new();
-    let mut read = stream::iter(tokens).map(|token| mean_size(store, token)).buffered(READS);
-    while let Some((token, size)) = read.try_next().await? {
-        sizes.insert(token, size);
-    }
-    for (token, events) in pinned.iter_mut().flat_map(|one| &mut one.holders) {
-        *events = events.saturating_mul(sizes.get(token).copied().unwrap_or_default());
-    }
     Ok(pinned)
+}
+
+/// The bytes of a subscriber's waiting events in these segments, or in all of them (none given), by segment; `None` if that takes
+/// more calls than are `left`.
+pub(super) async fn sizes(
+    store: &Store,
+    token: &str,
+    segments: &[u64],
+    left: &mut usize,
+) -> Result<Option<HashMap<u64, u64>>, signalbox_store::Error> {
+    let (mut sizes, mut cursor) = (HashMap::<u64, u64>::new(), <[String; 4]>::default());
+    while *left > 0 {
+        *left -= 1;
+        let found = unless_damaged(token, store.measure_part(token, segments, &cursor).await)?;
+        let (part, next) = found.unwrap_or_default();
+        for (segment, bytes) in part {
+            *sizes.entry(segment).or_default() += bytes;
+        }
+        let Some(next) = next else { return Ok(Some(sizes)) };
+        cursor = next;
+    }
+    Ok(None)
+}
+
+/// Measures what each subscriber needs of the segments. Its oldest events do not show the size of the others.
+async fn measure(store: &Store, pinned: &mut [Pinned]) -> Result<(), signalbox_store::Error> {
+    let mut holders = BTreeMap::<String, (u64, Vec<usize>)>::new();
+    for (at, one) in pinned.iter().enumerate() {
+        for (token, events) in &one.holders {
+            let (all, places) = holders.entry(token.clone()).or_default();
+            *all += events;
+            places.push(at);
+        }
+    }
+    let mut holders: Vec<_> = holders.into_iter().collect();
+    holders.sort_by_key(|(_, (events, _))| *events);
+    let mut left = MAX_MEASURES;
+    for (token, (_, places)) in holders {
+        let segments: Vec<u64> = places.iter().map(|at| pinned[*at].segment).collect();
+        let sizes = sizes(store, &token, &segments, &mut left).await?;
+        for at in places {
+            let one = &mut pinned[at];
+            // More than a million events wait, and this subscriber is one of those with the most. It counts as if it needed all of
+            // the segment: what cannot be measured must not keep more than its share.
+            let bytes =
+                sizes.as_ref().map_or(one.bytes, |sizes| sizes.get(&one.segment).copied().unwrap_or(0));
+            one.holders.insert(token.clone(), bytes);
+        }
+    }
+    Ok(())
 }
 
 /// Removes segments that only idle subscribers need, until the log has lost so many bytes. Where most of a segment is of others,
@@ -123,35 +167,76 @@ pub(super) async fn free(
     kept: u64,
     why: &str,
 ) -> Result<(), Error> {
-    let (light, mut heavy): (Vec<_>, Vec<_>) =
-        all_pinned(core, store).await?.into_iter().partition(Pinned::is_light);
-    let mut planned = 0;
-    let chosen: Vec<Pinned> = light
-        .into_iter()
-        .take(MAX_COPIED)
-        .take_while(|one| {
-            let is_needed = planned < bytes;
-            planned += if is_needed { one.gain() } else { 0 };
-            is_needed
-        })
-        .collect();
-    let is_all = chosen.len() < MAX_COPIED;
-    if !copy(store, &chosen).await? {
-        // No client can publish before something is dropped.
-        planned = 0;
-        heavy.extend(chosen);
-        heavy.sort_by_key(|one| one.segment);
+    let mut pinned = all_pinned(core, store).await?;
+    measure(store, &mut pinned).await?;
+    let mut dropped = BTreeMap::new();
+    // At the limit of the memory nothing can be copied, and no client can publish before something is dropped.
+    for copies in [true, false] {
+        drop_heaviest(store, &mut pinned, (bytes, kept), copies, &mut dropped).await?;
+        if remove(store, &pinned, bytes, copies).await? {
+            break;
+        }
     }
-    if is_all && planned < bytes {
-        let dropped = drop_heaviest(store, heavy, bytes - planned, kept).await?;
-        report(core, dropped, why);
+    report(core, dropped, why);
+    Ok(())
+}
+
+/// Drops the oldest batches of the subscriber that needs most of these segments, then of the next one, until so many bytes can be
+/// removed, or what is needed has no more than `kept`. Counts the dropped events of each.
+async fn drop_heaviest(
+    store: &Store,
+    pinned: &mut [Pinned],
+    (bytes, kept): (u64, u64),
+    copies: bool,
+    dropped: &mut BTreeMap<String, u64>,
+) -> Result<(), signalbox_store::Error> {
+    loop {
+        let gain: u64 = pinned.iter().map(|one| one.gain(copies)).sum();
+        let needed: u64 = pinned.iter().map(|one| one.kept(copies)).sum();
+        let mut own = BTreeMap::<&String, u64>::new();
+        for (token, bytes) in pinned.iter().flat_map(|one| &one.holders) {
+            *own.entry(token).or_default() += bytes;
+        }
+        let Some((token, _)) = own.into_iter().max_by_key(|(_, bytes)| *bytes) else { break };
+        let token = token.clone();
+        let Some(one) = pinned.iter_mut().find(|one| one.holders.contains_key(&token)) else { break };
+        let (gain, needed) = (gain - one.gain(copies), needed - one.kept(copies));
+        loop {
+            if gain + one.gain(copies) >= bytes || needed + one.kept(copies) <= kept {
+                return Ok(());
+            }
+            let part = store.drop_from(&token, "autodropped", one.segment).await;
+            let Some((events, bytes)) = unless_damaged(&token, part)?.flatten() else { break };
+            *dropped.entry(token.clone()).or_default() += events;
+            if let Some(held) = one.holders.get_mut(&token) {
+                *held = held.saturating_sub(bytes);
+            }
+        }
+        one.holders.remove(&token);
     }
     Ok(())
 }
 
+/// Removes the oldest segments that can be removed, until the log has lost so many bytes. False at the limit of the memory.
+async fn remove(
+    store: &Store,
+    pinned: &[Pinned],
+    bytes: u64,
+    copies: bool,
+) -> Result<bool, signalbox_store::Error> {
+    let mut planned = 0;
+    let is_needed = |one: &&Pinned| {
+        let is_needed = planned < bytes;
+        planned += one.gain(copies);
+        is_needed
+    };
+    let removable = pinned.iter().filter(|one| one.is_removable(copies)).take(MAX_COPIED);
+    copy(store, &removable.take_while(is_needed).collect::<Vec<_>>()).await
+}
+
 /// Copies what is needed of segments to the present one, and removes them. False at the limit of the memory, where nothing can be
 /// copied.
-async fn copy(store: &Store, chosen: &[Pinned]) -> Result<bool, signalbox_store::Error> {
+async fn copy(store: &Store, chosen: &[&Pinned]) -> Result<bool, signalbox_store::Error> {
     if chosen.is_empty() {
         return Ok(true);
     }
@@ -171,39 +256,4 @@ async fn copy(store: &Store, chosen: &[Pinned]) -> Result<bool, signalbox_store:
     }
     trim_all(store, &segments).await?;
     Ok(true)
-}
-
-/// Drops the oldest batches of the subscriber that needs most of these segments, then of the next one, until the log has lost so
-/// many bytes, or the segments that are left have no more than `kept`. Returns the dropped events of each.
-async fn drop_heaviest(
-    store: &Store,
-    mut heavy: Vec<Pinned>,
-    bytes: u64,
-    kept: u64,
-) -> Result<BTreeMap<String, u64>, Error> {
-    let (mut freed, mut all) = (0, BTreeMap::<String, u64>::new());
-    while freed < bytes && heavy.iter().map(|one| one.bytes).sum::<u64>() > kept {
-        let mut own = BTreeMap::<&String, u64>::new();
-        for (token, bytes) in heavy.iter().flat_map(|one| &one.holders) {
-            *own.entry(token).or_default() += bytes;
-        }
-        let Some((token, _)) = own.into_iter().max_by_key(|(_, bytes)| *bytes) else { break };
-        let token = token.clone();
-        let Some(at) = heavy.iter().position(|one| one.holders.contains_key(&token)) else { break };
-        let one = &mut heavy[at];
-        while let Some(events) =
-            unless_damaged(&token, store.drop_from(&token, "autodropped", one.segment).await)?.flatten()
-        {
-            *all.entry(token.clone()).or_default() += events;
-        }
-        one.holders.remove(&token);
-        if one.is_light() {
-            // The others need little of it, or nothing.
-            copy(store, std::slice::from_ref(one)).await?;
-            let one = heavy.remove(at);
-            let is_removed = !store.segments().await?.contains_key(&one.segment);
-            freed += if is_removed { one.gain() } else { 0 };
-        }
-    }
-    Ok(all)
 }

@@ -37,7 +37,7 @@ const MAX_ACKED_EVENTS: usize = 2_000;
 const SKIP_BATCHES: usize = 200;
 /// Events that one call searches. It limits how long a call blocks Redis.
 const SKIP_EVENTS: usize = 2_000;
-/// Events that one call of `copy` searches, and bytes that it copies. They limit how long the call blocks Redis.
+/// Events that one call of `copy` searches or measures, and bytes that it copies. They limit how long the call blocks Redis.
 const COPY_EVENTS: usize = 2_000;
 const COPY_BYTES: usize = 1 << 20;
 
@@ -307,7 +307,7 @@ impl Store {
 
     /// Drops the subscriber's oldest batch; how many events it had, or `None` if there is none to drop.
     pub(crate) async fn drop_oldest(&self, token: &str, reason: &str) -> Result<Option<u64>, Error> {
-        self.drop_batch(token, reason, "", "").await
+        Ok(self.drop_batch(token, reason, "", "").await?.map(|(events, _)| events))
     }
 
     /// The same, if more than `most` events wait for the subscriber.
@@ -317,16 +317,17 @@ impl Store {
         reason: &str,
         most: u64,
     ) -> Result<Option<u64>, Error> {
-        self.drop_batch(token, reason, &most.to_string(), "").await
+        Ok(self.drop_batch(token, reason, &most.to_string(), "").await?.map(|(events, _)| events))
     }
 
-    /// The same, if the subscriber needs this segment of the log and the batch may be why.
+    /// The same, if the subscriber needs this segment of the log and the batch may be why. Returns the bytes of the dropped events
+    /// there, too.
     pub(crate) async fn drop_from(
         &self,
         token: &str,
         reason: &str,
         segment: u64,
-    ) -> Result<Option<u64>, Error> {
+    ) -> Result<Option<(u64, u64)>, Error> {
         self.drop_batch(token, reason, "", &segment.to_string()).await
     }
 
@@ -336,9 +337,10 @@ impl Store {
         reason: &str,
         most: &str,
         segment: &str,
-    ) -> Result<Option<u64>, Error> {
+    ) -> Result<Option<(u64, u64)>, Error> {
         let call = self.lanes_call(&DROP).arg(token).arg(reason).arg(most).arg(segment);
-        Ok(u64::try_from(call.run::<i64>(self.redis()).await?).ok())
+        let (events, bytes): (i64, u64) = call.run(self.redis()).await?;
+        Ok(u64::try_from(events).ok().map(|events| (events, bytes)))
     }
 
     /// Stores bodies of the subscriber's waiting events that are in these segments of the log again in the current one. Searches
@@ -349,13 +351,33 @@ impl Store {
         segments: &[u64],
         cursor: &[String; 4],
     ) -> Result<(u64, Option<[String; 4]>), Error> {
+        let (copied, next, _) = self.search_part(token, &COPY_BYTES.to_string(), segments, cursor).await?;
+        Ok((copied, next))
+    }
+
+    /// Measures the subscriber's waiting events in these segments of the log, or in all of them (none given): the bytes by segment.
+    /// Searches a limited part of its lanes, from `cursor` on, and returns the cursor of the next part.
+    pub(crate) async fn measure_part(
+        &self,
+        token: &str,
+        segments: &[u64],
+        cursor: &[String; 4],
+    ) -> Result<(Vec<(u64, u64)>, Option<[String; 4]>), Error> {
+        let (_, next, sizes) = self.search_part(token, "", segments, cursor).await?;
+        Ok((sizes, next))
+    }
+
+    async fn search_part(
+        &self,
+        token: &str,
+        bytes: &str,
+        segments: &[u64],
+        cursor: &[String; 4],
+    ) -> Result<(u64, Option<[String; 4]>, Vec<(u64, u64)>), Error> {
         let call = self.lanes_call(&COPY).key(&self.bus().log()).arg(self.clock.argument()).arg(token);
-        let call = call.arg(COPY_EVENTS).arg(COPY_BYTES).arg(&cursor[..]).arg(segments);
-        let (copied, next): (u64, [String; 4]) = {
-            let (copied, a, b, c, d) = call.run(self.redis()).await?;
-            (copied, [a, b, c, d])
-        };
-        Ok((copied, Some(next).filter(|next| !next[0].is_empty())))
+        let call = call.arg(COPY_EVENTS).arg(bytes).arg(&cursor[..]).arg(segments);
+        let (copied, a, b, c, d, sizes) = call.run(self.redis()).await?;
+        Ok((copied, Some([a, b, c, d]).filter(|next: &[String; 4]| !next[0].is_empty()), sizes))
     }
 
     /// Ends the pauses of the subscriber's lanes. Batches that fill wait `timeout_ms` at most.

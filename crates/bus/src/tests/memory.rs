@@ -1,6 +1,6 @@
 //! Memory of the fabric: who pays when it is short, and what keeps the log.
 
-use std::sync::Arc;
+use std::{collections::BTreeMap, sync::Arc};
 
 use serde_json::value::RawValue;
 use signalbox_api::queues::NewQueue;
@@ -16,7 +16,7 @@ use crate::{
     Alteration, Bus, Change, Delay, Error, EventId, Limit, NewEvent, NewGroup, NewMessage, OnFailure,
     Options, Refusal, Wanted, WantedBackend,
     event::lane_hash,
-    housekeeping, replay,
+    housekeeping, idle, replay,
     store::{Again, Appended, ReplayState, SEGMENT_IDS, Skipped, Store},
     view::target,
 };
@@ -194,9 +194,10 @@ async fn a_batch_in_flight_that_keeps_a_part_of_the_log_costs_no_later_events() 
     let taken = hands.take("w").await;
     hands.time.advance(60_000);
     hands.publish_urls(&["a", "a"]).await;
+    let bytes = hands.store.segments().await.unwrap()[&segment];
     assert_eq!(hands.store.drop_from("s", "autodropped", segment).await.unwrap(), None);
     assert!(hands.nack(&taken, 60_000, false).await);
-    assert_eq!(hands.store.drop_from("s", "autodropped", segment).await.unwrap(), Some(1));
+    assert_eq!(hands.store.drop_from("s", "autodropped", segment).await.unwrap(), Some((1, bytes)));
     assert_eq!(
         hands.store.drop_from("s", "autodropped", segment).await.unwrap(),
         None,
@@ -379,6 +380,84 @@ async fn a_full_log_drops_the_oldest_events_of_the_largest_subscriber_that_recei
 }
 
 #[tokio::test]
+async fn a_large_event_at_the_head_of_small_ones_costs_a_quiet_subscriber_nothing() {
+    let server = Server::in_memory().await;
+    let world = world(&server, Options { log_bytes: 200_000, ..Options::default() }).await;
+    let single = Wanted { max_events: Some(1), concurrency: Some(1), ..wanted(&["rare"]) };
+    world.bus.handle.subscribe("quiet", single).await.unwrap();
+    world.paused("quiet").await;
+    world.accepted("a", "rare", 1, 60_000).await;
+    for _ in 0..5 {
+        world.accepted("a", "rare", 20, 10).await;
+        world.accepted("b", "noise", 400, 1000).await;
+        world.time.advance(20_000);
+    }
+    world.trim().await;
+    assert!(world.log().await <= 200_000, "{}", world.log().await);
+    assert_eq!(world.waiting("quiet").await, 101);
+    assert_eq!(strings(&world.redis, "KEYS", &["bus:gaps:*"]).await, [""; 0]);
+    assert_true(&world.redis, "the copies").await;
+    world.bus.stop().await;
+}
+
+#[tokio::test]
+async fn a_small_event_at_the_head_of_large_ones_keeps_no_more_than_its_share_of_the_log() {
+    let server = Server::in_memory().await;
+    let world = world(&server, Options { log_bytes: 200_000, ..Options::default() }).await;
+    let single = |topic: &str| Wanted { max_events: Some(1), concurrency: Some(1), ..wanted(&[topic]) };
+    for (token, topic) in [("large", "orders"), ("quiet", "rare")] {
+        world.bus.handle.subscribe(token, single(topic)).await.unwrap();
+        world.paused(token).await;
+    }
+    world.accepted("a", "orders", 1, 10).await;
+    for _ in 0..5 {
+        world.accepted("a", "orders", 10, 10_000).await;
+        world.accepted("b", "rare", 1, 10).await;
+        world.time.advance(20_000);
+    }
+    world.trim().await;
+    assert!(world.log().await <= 200_000, "{}", world.log().await);
+    let (large, quiet) = (world.waiting("large").await, world.waiting("quiet").await);
+    assert!((10..25).contains(&large), "not more than needed: {large}");
+    assert_eq!(quiet, 5);
+    let gaps = strings(&world.redis, "KEYS", &["bus:gaps:*"]).await;
+    assert!(gaps.len() == 1 && gaps[0].starts_with("bus:gaps:large:"), "{gaps:?}");
+    // Nothing is copied again, although the log is full again: most of each part is what waits.
+    world.time.advance(20_000);
+    let before = world.store().segments().await.unwrap();
+    for _ in 0..3 {
+        idle::free(&world.bus.handle.core, world.store(), 100_000, 200_000, "log").await.unwrap();
+        world.time.advance(20_000);
+    }
+    assert_eq!(world.store().segments().await.unwrap(), before);
+    assert_eq!(world.waiting("large").await, large);
+    assert_true(&world.redis, "the drops").await;
+    world.bus.stop().await;
+}
+
+#[tokio::test]
+async fn what_waits_for_a_subscriber_is_measured_in_parts() {
+    let server = Server::in_memory().await;
+    let mut hands = Hands::new(&server, vec![subscriber("s", 4, 100, 0)]).await;
+    for _ in 0..15 {
+        hands.publish_urls(&["a", "b", "longer", "d"].repeat(50)).await;
+        hands.time.advance(4_000);
+    }
+    let segments = hands.store.segments().await.unwrap();
+    let first: Vec<u64> = segments.keys().copied().take(2).collect();
+    let _in_flight = hands.take("w").await;
+    let sizes = async |wanted: &[u64], mut calls: usize| {
+        let sizes = idle::sizes(&hands.store, "s", wanted, &mut calls).await.unwrap();
+        sizes.map(|sizes| sizes.into_iter().collect::<BTreeMap<_, _>>())
+    };
+    assert_eq!(sizes(&[], 2).await, Some(segments.clone()), "3,000 events in two calls");
+    let some = segments.clone().into_iter().filter(|(segment, _)| first.contains(segment)).collect();
+    assert_eq!(sizes(&first, 2).await, Some(some));
+    assert_eq!(sizes(&[], 1).await, None);
+    assert_eq!(hands.store.segments().await.unwrap(), segments, "nothing is copied");
+}
+
+#[tokio::test]
 async fn the_largest_owner_is_rejected_until_another_pacemaker_can_check_the_memory() {
     let server = Server::in_memory().await;
     let world = world(&server, Options::default()).await;
@@ -476,6 +555,29 @@ async fn the_oldest_batches_of_the_largest_subscriber_are_dropped_only_while_tha
     assert!(left < 5_000, "{left}");
     assert!(left > 0, "not more than needed");
     assert_eq!(world.waiting("slow").await, 500);
+    world.unlimited().await;
+    world.bus.stop().await;
+}
+
+#[tokio::test]
+async fn a_subscriber_whose_oldest_event_is_large_does_not_pay_for_a_larger_one() {
+    let server = Server::in_memory().await;
+    let world = world(&server, Options::default()).await;
+    let few =
+        |most: u64, topic: &str| Wanted { max_events: Some(most), concurrency: Some(1), ..wanted(&[topic]) };
+    world.bus.handle.subscribe("noisy", few(10, "large")).await.unwrap();
+    world.bus.handle.subscribe("slow", few(1, "small")).await.unwrap();
+    world.accepted("quiet", "small", 1, 60_000).await;
+    world.accepted("quiet", "small", 1_000, 100).await;
+    for _ in 0..10 {
+        world.accepted("loud", "large", 500, 4_000).await;
+        world.time.advance(10_000);
+    }
+    world.limit(99).await;
+    world.relieve().await;
+    let left = world.waiting("noisy").await;
+    assert!(left < 5_000, "{left}");
+    assert_eq!(world.waiting("slow").await, 1_001);
     world.unlimited().await;
     world.bus.stop().await;
 }

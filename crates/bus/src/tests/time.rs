@@ -233,6 +233,12 @@ async fn work_on_large_lanes(batches: u64, most: Option<u64>) {
     observed.run("end the pauses", size, hands.store.kick("s", 0)).await.unwrap();
     observed.run("drop the oldest batch", size, hands.store.drop_oldest("s", "limit")).await.unwrap();
     observed.run("size of the events", size, hands.store.event_size("s")).await.unwrap();
+    observed
+        .run("measure the events", size, async {
+            let mut left = usize::MAX;
+            crate::idle::sizes(&hands.store, "s", &[], &mut left).await.unwrap();
+        })
+        .await;
     assert_eq!(observed.run("check", size, hands.store.audit("s", 2_000, &[])).await.unwrap(), []);
     observed
         .run("forget segments of the log", size, async {
