@@ -50,6 +50,7 @@ use crate::{
     sweep_entries::SweepEntries,
     sweeps::{self, Sweeps},
     tasks::TaskRunner,
+    turns::Turns,
 };
 
 /// The dependencies of machines on their process.
@@ -281,6 +282,7 @@ impl Service {
                 sweeps,
                 tasks: Arc::clone(&tasks),
                 task_places: FairPlaces::new(sweeps::PLACES),
+                turns: Turns::default(),
                 clock: clock.clone(),
                 concurrency,
             }),
