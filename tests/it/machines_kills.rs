@@ -321,7 +321,7 @@ async fn settle(fleet: &Fleet, ledger: &Ledger, plans: &[Plan], patience: Durati
     })
     .await;
     eventually_within(patience, "nothing to be due", || async {
-        let due: Vec<String> = fleet.system.try_cli(System::FABRIC, "ZRANGE machine:due 0 5").await?;
+        let due: Vec<String> = fleet.system.try_cli(System::FABRIC, "ZRANGE machine:next 0 5").await?;
         if due.is_empty() { Ok(()) } else { Err(format!("{due:?}")) }
     })
     .await;

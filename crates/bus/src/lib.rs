@@ -180,7 +180,7 @@ pub use sealed::{Credentials, LOCKED};
 pub use service::Bus;
 pub use signalbox_api::health::Finding;
 pub use signalbox_api::objects::{OnFailure, Queued};
-pub use store::{FabricMemory, OBJECTS_LUA};
+pub use store::{FabricMemory, OBJECTS_LUA, SETTLE_LUA};
 pub use subscriptions::{Alteration, OnExhausted, Subscription, SubscriptionStatus, Wanted};
 use topics::is_own_topic;
 pub use topics::{AUDIT, RESERVED, is_audit_topic, is_reserved_topic, is_topic_name};

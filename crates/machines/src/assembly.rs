@@ -50,6 +50,7 @@ use crate::{
     sweep_entries::SweepEntries,
     sweeps::{self, Sweeps},
     tasks::TaskRunner,
+    turns::Turns,
 };
 
 /// The dependencies of machines on their process.
@@ -283,6 +284,7 @@ impl Service {
                 sweeps,
                 tasks: Arc::clone(&tasks),
                 task_places: pages,
+                turns: Turns::default(),
                 clock: clock.clone(),
                 concurrency,
             }),

@@ -11,7 +11,7 @@ use crate::{
     faults::Faults,
     log::{Line, Retention},
     record::{Cause, HEADER, Record, Row, Status},
-    store::{Due, object, queue},
+    store::{Due, due_index, object, queue},
 };
 
 /// The topic of moves, after `signalbox.`.
@@ -64,7 +64,7 @@ pub(crate) fn places(machine: &str, label: &str, record: &Record) -> Vec<Place> 
     }
     if let Some(due_ms) = record.due_ms() {
         let due = Due::Label { machine: machine.to_owned(), label: label.to_owned() };
-        add("due".to_owned(), due.member(), due_ms);
+        add(due_index(machine), due.member(), due_ms);
     }
     places
 }

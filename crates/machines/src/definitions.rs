@@ -188,13 +188,17 @@ impl Definitions {
     /// The version that is active in a shard, as far as this process knows. A commit under another version is refused;
     /// then [`Self::forget`] makes the next call read the fabric.
     pub(crate) async fn of(&self, machine: &str, shard: usize) -> Result<Version, Error> {
-        let active = |known: &Known| known.version(machine, *known.current.get(machine)?.get(&shard)?);
-        if let Some(version) = self.known(active) {
+        if let Some(version) = self.known_of(machine, shard) {
             return Ok(version);
         }
         let number = self.versions.current(shard, machine).await?.ok_or(Error::NoSuchMachine)?;
         self.note_current(machine, shard, number);
         self.version(machine, shard, number).await
+    }
+
+    /// The same, if this process has read it.
+    pub(crate) fn known_of(&self, machine: &str, shard: usize) -> Option<Version> {
+        self.known(|known| known.version(machine, *known.current.get(machine)?.get(&shard)?))
     }
 
     /// The version under which a label of a shard is evaluated: the one that it stays on, or the active one.

@@ -1,8 +1,9 @@
-//! Works on the due set of a shard: times of labels (retries, feeds, intervals), and sweeps.
+//! Works on the due sets of a shard: times of labels (retries, feeds, intervals), and sweeps.
 //!
 //! A shard's entries are processed under its lease, so that pacemakers share the work. The lease only avoids duplicate
-//! work: every commit compares the record that it was computed from. A page only starts what may take long
-//! ([`crate::background`]), and postpones what fails, so no entry delays the others.
+//! work: every commit compares the record that it was computed from. A page has entries of every client that has something
+//! due ([`crate::turns`]), only starts what may take long ([`crate::background`]), and postpones what fails, so no entry
+//! delays the others.
 
 use std::{sync::Arc, time::Duration};
 
@@ -25,6 +26,7 @@ use crate::{
     store::{Due, DueSet},
     sweeps::Sweeps,
     tasks::TaskRunner,
+    turns::{Turns, in_turn},
 };
 
 /// Entries that are read together.
@@ -50,6 +52,7 @@ pub(crate) struct DueTimes {
     pub(crate) tasks: Arc<TaskRunner>,
     /// For pages of tasks.
     pub(crate) task_places: FairPlaces,
+    pub(crate) turns: Turns,
     pub(crate) clock: Clock,
     /// Entries that are worked on at a time.
     pub(crate) concurrency: usize,
@@ -63,13 +66,16 @@ impl DueTimes {
         lease: &mut Lease,
     ) -> Result<Option<Duration>, Error> {
         loop {
-            let Some(next_ms) = self.due.next(shard).await? else { return Ok(None) };
+            // After an upgrade, also while a pacemaker of the earlier version runs.
+            let adopted = self.due.adopt(shard, PAGE).await?;
+            let next_ms = self.due.next(shard).await?;
             let now_ms = self.clock.now_ms().await?;
-            if next_ms > now_ms {
-                return Ok(Some(Duration::from_millis(next_ms - now_ms)));
-            }
-            if !self.work_off_page_under(lease, shard, now_ms).await? {
-                return Ok(Some(PAUSE));
+            if next_ms.is_some_and(|next_ms| next_ms <= now_ms) {
+                if !self.work_off_page_under(lease, shard, now_ms).await? {
+                    return Ok(Some(PAUSE));
+                }
+            } else if adopted == 0 {
+                return Ok(next_ms.map(|next_ms| Duration::from_millis(next_ms - now_ms)));
             }
         }
     }
@@ -102,7 +108,7 @@ impl DueTimes {
 
     /// Works on one page of entries.
     pub(crate) async fn work_off_page(self: &Arc<Self>, shard: usize, now_ms: u64) -> Result<(), Error> {
-        let due = self.due.due(shard, now_ms, PAGE).await?;
+        let due = self.next_page(shard, now_ms).await?;
         let work = |(member, at_ms): (String, u64)| async move {
             let entry = DueEntry { shard, member, at_ms };
             let Err(error) = self.work_off_entry(entry.clone(), now_ms).await else { return Ok(()) };
@@ -118,6 +124,23 @@ impl DueTimes {
             }
         }
         failed
+    }
+
+    /// The next entries that are due, of all clients and machines in turn, those of a machine by time.
+    async fn next_page(&self, shard: usize, now_ms: u64) -> Result<Vec<(String, u64)>, Error> {
+        let machines = self.due.machines(shard, now_ms).await?;
+        // Nothing is read for this: after a start, that could take longer than the page.
+        let payers = machines.iter().map(|machine| match self.definitions.known_of(machine, shard) {
+            Some(version) => Payer::of(&version),
+            None => Payer::unknown(machine),
+        });
+        let shares = self.turns.shares(shard, payers, PAGE);
+        let found = self.due.due_of(shard, now_ms, &shares).await?;
+        for ((machine, _), _) in shares.iter().zip(&found).filter(|(_, entries)| entries.is_empty()) {
+            // Another pacemaker was faster, or the index is damaged and would have the shard worked on without end.
+            self.due.settle(shard, machine).await?;
+        }
+        Ok(in_turn(found))
     }
 
     async fn work_off_entry(self: &Arc<Self>, entry: DueEntry, now_ms: u64) -> Result<(), Error> {

@@ -17,8 +17,8 @@ use crate::Version;
 /// The machine that work is for, and the client that pays for it.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct Payer {
-    client: Arc<str>,
-    machine: Arc<str>,
+    pub(crate) client: Arc<str>,
+    pub(crate) machine: Arc<str>,
 }
 
 impl Payer {
@@ -29,6 +29,11 @@ impl Payer {
             Some(client) => Self { client: format!("client {client}").into(), machine: machine.into() },
             None => Self::alone(machine),
         }
+    }
+
+    /// A machine whose version this process has not read yet. All of these are one client, so that many of them are not many.
+    pub(crate) fn unknown(machine: &str) -> Self {
+        Self { client: "".into(), machine: machine.into() }
     }
 
     /// A machine without a version that could be read.

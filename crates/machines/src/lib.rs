@@ -41,6 +41,7 @@
 //! | `labels`, `sweeps`, `apply` | the changes themselves: by clients, by times of day, by definitions |
 //! | `search`, `tasks` | finds labels by a filter; operations on all of them, in the background |
 //! | `background` | work on entries of the due set that may take long |
+//! | `turns` | which machines get how much of a page of due entries |
 //! | `due_times`, `inputs`, `reconcile` | what causes changes without a request: due times, events, lost sweeps |
 //! | `recount` | counts the bytes of labels again, after an upgrade |
 //! | `inspector` | [`Inspector`]: read-only requests, such as counts, explanations, predictions and checks |
@@ -53,9 +54,10 @@
 //! `docs/keys.md` describes the keys. A label's record is one packed string (`crates/label`). A label is also an
 //! object of the bus, that is, the ordering key of its events. So its events are ordered, and each names the previous
 //! one (`prev`). `machine:<m>:in:<state>` and similar keys are sorted sets of names, used for lists, counts and sweeps.
-//! `machine:due`, the *due set*, has two kinds of entries. One kind is for a label with a pending time: a retry, a
-//! repeated feed request, an interval, an attempt in progress. The other kind is a *sweep*, one for each gate, time of
-//! day and zone: it evaluates the gate's labels page by page and stores its progress.
+//! `machine:<m>:due`, the *due set* of a machine, has two kinds of entries above all. One kind is for a label with a pending time:
+//! a retry, a repeated feed request, an interval, an attempt in progress. The other kind is a *sweep*, one for each gate, time of
+//! day and zone: it evaluates the gate's labels page by page and stores its progress. `machine:next` has each machine at the time
+//! of its first entry, so that what one machine has due is not in the way of others.
 //!
 //! # Invariants
 //!
@@ -133,6 +135,7 @@ mod sweeps;
 mod tasks;
 #[cfg(test)]
 mod tests;
+mod turns;
 
 /// The name of the lease under which one pacemaker works on the due times of a shard.
 pub fn lease_name(shard: usize) -> String {

@@ -15,7 +15,7 @@ use crate::{
     clock::Clock,
     definitions::Definitions,
     evaluator::{ms, sweep_entry},
-    store::{DueSet, Records},
+    store::{DueSet, Records, due_index},
 };
 
 /// How often sweeps are checked.
@@ -76,7 +76,8 @@ impl SweepReconciler {
                 }
             }
         }
-        let places: Vec<(&str, &str)> = entries.iter().map(|(member, _)| ("due", &**member)).collect();
+        let index = due_index(machine.name());
+        let places: Vec<(&str, &str)> = entries.iter().map(|(member, _)| (&*index, &**member)).collect();
         let scores = self.records.scores(shard, &places).await?;
         let missing: Vec<_> =
             entries.iter().zip(scores).filter(|(_, score)| score.is_none()).map(|(entry, _)| entry).collect();

@@ -1,5 +1,5 @@
 -- The part of the publish script that changes a label in the step that publishes its events. It is appended to that
--- script at compile time (`open_labels`), with `lanes` in scope.
+-- script at compile time (`open_labels`), with `lanes` and `settle` in scope.
 --
 -- A label's record is `object:machine:<machine>:<label>:data`, a packed string. Only its header is read here: it has to
 -- equal `expected`, so that a change computed from an older record is rejected and nothing happens. The ID of the
@@ -41,6 +41,8 @@ local function open_index(name)
   if not index then
     index = { key = machines .. name, adds = {}, removes = {}, scores = {} }
     lanes.expect('zset', index.key)
+    index.is_due_set = string.find(name, '^[^:]*:due$')
+    if index.is_due_set then lanes.expect('zset', machines .. 'next') end
     indexes[name], index_list[#index_list + 1] = index, index
   end
   return index
@@ -177,8 +179,7 @@ function labels.write(change, id)
   if change.lines > 0 then write_log(change) end
 end
 
--- Must be called last: it writes what is collected, and wakes sleeping workers, once per call. Workers sleep until the
--- earliest due time. An earlier one is published to them.
+-- Must be called last: it writes what is collected, and wakes sleeping workers.
 function labels.finish()
   write_records()
   for machine, bytes in pairs(grown) do
@@ -190,10 +191,9 @@ function labels.finish()
       redis.call('HSET', recounts, machine, string.format('%.0f %s', count.bytes, count.last))
     end
   end
-  for i = 1, #index_list do write_index(index_list[i]) end
-  local due = indexes.due
-  if not due then return end
-  local first = redis.call('ZRANGE', due.key, 0, 0)[1]
-  local score = first and due.scores[first]
-  if score and score ~= '' then redis.call('PUBLISH', machines .. 'wake', score) end
+  for i = 1, #index_list do
+    local index = index_list[i]
+    write_index(index)
+    if index.is_due_set then settle(index.key, machines .. 'next', machines .. 'wake') end
+  end
 end

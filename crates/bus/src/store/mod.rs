@@ -93,6 +93,9 @@ impl Store {
 /// them.
 pub const OBJECTS_LUA: &str = include_str!("../scripts/objects.lua");
 
+/// The Lua function that a script calls after it has changed the due set of a machine.
+pub const SETTLE_LUA: &str = include_str!("../scripts/settle.lua");
+
 /// Shared code of the scripts that work on lanes and their batches; each script defines `main`. Workers are woken after `main`,
 /// so that a script cannot return without that.
 const LANES: &str = concat!(

@@ -4,7 +4,7 @@ use std::{borrow::Cow, fmt::Write as _, sync::Arc};
 
 use signalbox_store::{Error, FabricRole, Script, keys};
 
-use super::{OBJECTS_LUA, Store};
+use super::{OBJECTS_LUA, SETTLE_LUA, Store};
 use crate::{Change, Delay, EventId, Options, Refusal};
 
 /// The parts for queues, backends and labels are functions that run only in calls that have any, so that other calls do
@@ -22,6 +22,7 @@ static PUBLISH: Script<FabricRole> = Script::composed(
         "\nreturn facets\nend\nlocal function open_objects()\n",
         OBJECTS_LUA,
         "\nreturn objects\nend\nlocal function open_labels(lanes)\n",
+        SETTLE_LUA,
         include_str!("../scripts/labels.lua"),
         "\nreturn labels\nend\nreturn main(lanes, open_facets, open_objects, open_labels)\n",
     ],

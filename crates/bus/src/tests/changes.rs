@@ -98,7 +98,7 @@ async fn changes_of_many_labels_in_one_call_are_all_written() {
         };
         one.indexes = vec![
             index("m:in:new", format!("l{n}"), Some(n)),
-            index("due", format!("l m l{n}"), Some(9_000_000_000_000 - n)),
+            index("m:due", format!("l m l{n}"), Some(9_000_000_000_000 - n)),
         ];
         one.ttl_ms = (n % 3 == 0).then_some(1_000_000);
         bus.handle.change(format!("machine:m:l{n}"), "labels", vec![event("https://a.example/1")], one)
@@ -107,7 +107,9 @@ async fn changes_of_many_labels_in_one_call_are_all_written() {
     assert!(results.iter().all(Result::is_ok), "{results:?}");
     assert_eq!(logged(&bus).await.len(), 300);
     assert_eq!(strings(&redis, "ZRANGE", &["machine:m:in:new", "0", "-1"]).await.len(), 300);
-    assert_eq!(strings(&redis, "ZRANGE", &["machine:due", "0", "0"]).await, ["l m l299"]);
+    assert_eq!(strings(&redis, "ZRANGE", &["machine:m:due", "0", "0"]).await, ["l m l299"]);
+    let machines = strings(&redis, "ZRANGE", &["machine:next", "0", "-1", "WITHSCORES"]).await;
+    assert_eq!(machines, ["m", "8999999999701"], "as due as its first label");
     for n in [0, 1, 299] {
         let key = format!("object:machine:m:l{n}:data");
         let stored: Vec<u8> = redis.command("GET").arg(&key).query().await.unwrap();
@@ -128,10 +130,10 @@ async fn a_label_that_is_due_first_wakes_the_workers() {
     assert!(matches!(heard.next().await, Notice::Resumed));
     let attempt = async |before, revision, due_ms: u64| {
         let mut one = change(before, revision);
-        one.indexes = vec![Index { key: "due".into(), member: "l m a".into(), score: Some(due_ms) }];
+        one.indexes = vec![Index { key: "m:due".into(), member: "l m a".into(), score: Some(due_ms) }];
         bus.handle.change(OBJECT.into(), "labels", Vec::new(), one).await.unwrap();
     };
-    redis.command("ZADD").arg(&["machine:due", "5000", "l m other"]).run().await.unwrap();
+    redis.command("ZADD").arg(&["machine:next", "5000", "other"]).run().await.unwrap();
     attempt(None, 1, 7_000).await;
     attempt(Some(1), 2, 3_000).await;
     attempt(Some(2), 3, 2_000).await;

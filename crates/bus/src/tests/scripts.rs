@@ -1,8 +1,8 @@
 //! Checks the scripts' headers against their text.
 
 /// Files that are parts of scripts.
-const PARTS: [&str; 7] =
-    ["batches", "labels", "lanes", "objects", "publish_decide", "publish_quota", "publish_write"];
+const PARTS: [&str; 8] =
+    ["batches", "labels", "lanes", "objects", "publish_decide", "publish_quota", "publish_write", "settle"];
 
 /// The files of the scripts and their parts, by name.
 fn files() -> Vec<(String, String)> {

@@ -4,7 +4,7 @@
 //! |---|---|
 //! | `M1` | a label is in the index of its state and in no other, and every index entry has its label |
 //! | `M2` | a label with the status acting, choosing, errored or looping is in the index of its status, and no other label is |
-//! | `M3` | a label with a pending time is in the due set, no later than that time |
+//! | `M3` | a label with a pending time is in the due set, no later than that time; its machine is worked on no later |
 //! | `M4` | every time of day of a label's gate has a sweep; a label with its own time zone is in the index of that zone |
 //! | `M5` | the rows of a history follow one another, and the last is the label's current state |
 //!
@@ -28,7 +28,7 @@ use crate::{
     definitions::{Definitions, Family},
     evaluator::{instant, sweep_entry},
     record::{Record, Status},
-    store::{self, Due, Records},
+    store::{self, Due, MACHINES, Records, due_index},
 };
 use signalbox_bus::Finding;
 
@@ -211,6 +211,7 @@ impl Checker {
                 family: family.as_ref(),
                 now_ms: self.clock.now_ms().await?,
                 entries: Vec::new(),
+                first: None,
             };
             for (label, bytes) in labels.iter().zip(records) {
                 let record = bytes.map(|bytes| Record::read(&bytes));
@@ -239,7 +240,7 @@ impl Checker {
                     }
                 }
             }
-            let Wanted { entries, .. } = wanted;
+            let entries = wanted.all();
             let places: Vec<(&str, &str)> =
                 entries.iter().map(|entry| (&*entry.key, &*entry.member)).collect();
             let scores = self.records.scores(shard, &places).await?;
@@ -311,6 +312,8 @@ struct Wanted<'a> {
     family: Option<&'a Family>,
     now_ms: u64,
     entries: Vec<Entry>,
+    /// When the first of the labels has to be worked on at the latest, and its name.
+    first: Option<(u64, String)>,
 }
 
 /// One index entry.
@@ -338,6 +341,11 @@ impl Wanted<'_> {
                 Some("limit") => ("M3", None),
                 _ => ("M3", Some(score.max(self.now_ms) + MAX_LATENESS_MS)),
             };
+            if let Some(latest_ms) = latest_ms
+                && self.first.as_ref().is_none_or(|(first_ms, _)| latest_ms < *first_ms)
+            {
+                self.first = Some((latest_ms, label.to_owned()));
+            }
             self.entries.push(Entry { predicate, label: label.to_owned(), key, member, latest_ms });
         }
         let gate = self
@@ -348,9 +356,18 @@ impl Wanted<'_> {
             let local = daily.zone.of(&record.metadata);
             let sweep = sweep_entry(self.machine, &record.state, daily, &local.zone, local.own, self.now_ms);
             let Some((member, _)) = sweep else { continue };
-            let (label, key) = (label.to_owned(), "due".to_owned());
+            let (label, key) = (label.to_owned(), due_index(self.machine));
             self.entries.push(Entry { predicate: "M4", label, key, member, latest_ms: None });
         }
+    }
+
+    /// The entries of all labels, and that of the machine among those with something due.
+    fn all(mut self) -> Vec<Entry> {
+        if let Some((latest_ms, label)) = self.first {
+            let (key, member) = (MACHINES.to_owned(), self.machine.to_owned());
+            self.entries.push(Entry { predicate: "M3", label, key, member, latest_ms: Some(latest_ms) });
+        }
+        self.entries
     }
 }
 
@@ -358,6 +375,9 @@ impl Entry {
     /// The violation if the entry has this score.
     fn missing(&self, score: Option<u64>) -> Option<String> {
         match (score, self.latest_ms) {
+            (Some(score), Some(latest_ms)) if score > latest_ms && self.key == MACHINES => {
+                Some(format!("its machine is worked on at {}, which is later than it is due", instant(score)))
+            }
             (Some(score), Some(latest_ms)) if score > latest_ms => {
                 Some(format!("the due set has it at {}, which is later than in its record", instant(score)))
             }
@@ -366,7 +386,10 @@ impl Entry {
                 Some(Due::Sweep { time, zone, .. }) => {
                     format!("its gate is evaluated at {time} {zone}, but the due set has no such sweep")
                 }
-                _ if self.key == "due" => "it has a pending time, but is not in the due set".to_owned(),
+                _ if self.key == MACHINES => "it is due at a time, but nothing of its machine is".to_owned(),
+                _ if self.latest_ms.is_some() => {
+                    "it has a pending time, but is not in the due set".to_owned()
+                }
                 _ => format!("it is not in the index machine:{}", self.key),
             }),
         }

@@ -15,7 +15,7 @@ use crate::{
     store::{Due, DueSet, Index, Permits, Records},
 };
 
-/// Maximum number of entries of the due set that are read for a machine, over all shards.
+/// Maximum number of entries of the due sets of a machine that are read, over all shards.
 const MAX_DUE: usize = 1_000;
 
 /// The labels of a machine.
@@ -125,7 +125,7 @@ impl Overview {
         Ok(statuses.map(str::to_owned).zip(counts).collect())
     }
 
-    /// The next evaluations of a machine, ordered by time, among the next entries of all machines.
+    /// The next evaluations of a machine, ordered by time.
     pub async fn wakes(&self, machine: &str) -> Result<Vec<Wake>, Error> {
         let limit = (MAX_DUE / self.due.shards()).max(1);
         let mut labels: Vec<Wake> = Vec::new();
@@ -133,12 +133,12 @@ impl Overview {
         // themselves, and one for all at the gate, which include them.
         let mut gates = Sweeps::new();
         for shard in 0..self.due.shards() {
-            for (member, at_ms) in self.due.upcoming(shard, limit).await? {
+            for (member, at_ms) in self.due.upcoming(shard, machine, limit).await? {
                 match Due::parse(&member) {
-                    Some(Due::Label { machine: of, label }) if of == machine => {
+                    Some(Due::Label { label, .. }) => {
                         labels.push(Wake { at_ms, what: Waking::Label(label) });
                     }
-                    Some(Due::Sweep { machine: of, gate, time, zone, own }) if of == machine => {
+                    Some(Due::Sweep { gate, time, zone, own, .. }) => {
                         let index = if own { Index::Zone(&gate, &zone) } else { Index::State(&gate) };
                         let count = self.records.count_here(shard, machine, index).await?;
                         gates.entry((at_ms, gate, time, zone)).or_default()[usize::from(own)] += count;

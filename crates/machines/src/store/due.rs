@@ -1,18 +1,53 @@
-//! The due set of a shard: labels with a pending time, and sweeps.
+//! The due sets of a shard, one for each machine: what is due at which time. Each change of one also gives its machine the time of
+//! its first entry, among the machines of the shard.
 
-use signalbox_store::{Error, FabricRole, Script, Subscription};
+use std::collections::BTreeMap;
+
+use signalbox_bus::SETTLE_LUA;
+use signalbox_store::{Call, Error, FabricRole, Script, Subscription};
 
 use super::Shards;
 
+/// The parts of a script that changes a due set. It defines `main`. Its first two keys are the due set and the machines of the
+/// shard by their times, and its first argument is the channel for a new earliest time.
+pub(super) const fn changing(main: &'static str) -> [&'static str; 3] {
+    [main, SETTLE_LUA, CHANGE]
+}
+
+const CHANGE: &str = "
+-- These fail before the first write if a key has another type.
+redis.call('ZCARD', KEYS[1])
+redis.call('ZCARD', KEYS[2])
+local reply = main()
+settle(KEYS[1], KEYS[2], ARGV[1])
+return reply
+";
+
+pub(super) static SET: Script<FabricRole> =
+    Script::composed("machines/set", &changing(include_str!("../scripts/set.lua")));
+pub(super) static ADOPT: Script<FabricRole> =
+    Script::composed("machines/adopt", &changing(include_str!("../scripts/adopt.lua")));
 pub(super) static CORRECT: Script<FabricRole> =
-    Script::new("machines/due", include_str!("../scripts/due.lua"));
+    Script::composed("machines/due", &changing(include_str!("../scripts/due.lua")));
 pub(super) static DROP: Script<FabricRole> =
-    Script::new("machines/drop", include_str!("../scripts/drop.lua"));
-
+    Script::composed("machines/drop", &changing(include_str!("../scripts/drop.lua")));
 pub(super) static POSTPONE: Script<FabricRole> =
-    Script::new("machines/postpone", include_str!("../scripts/postpone.lua"));
+    Script::composed("machines/postpone", &changing(include_str!("../scripts/postpone.lua")));
 
-/// An entry of the due set.
+/// The index of the machines with something due, after `machine:`.
+pub(crate) const MACHINES: &str = "next";
+
+/// The due set of a machine, after `machine:`.
+pub(crate) fn due_index(machine: &str) -> String {
+    format!("{machine}:due")
+}
+
+/// The name of the machine of an entry, also of one that cannot be read.
+fn machine_of(member: &str) -> &str {
+    member.split(' ').nth(1).unwrap_or_default()
+}
+
+/// An entry of a due set.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Due {
     /// A retry, a feed to ask again, or an interval of one label.
@@ -75,6 +110,19 @@ impl Due {
     }
 }
 
+impl Shards {
+    /// Starts a call of a script that changes the due set of a machine.
+    pub(super) fn change_due<'a>(
+        &self,
+        script: &'a Script<FabricRole>,
+        shard: usize,
+        machine: &str,
+    ) -> Call<'a, FabricRole> {
+        let keys = self.keys(shard);
+        script.call().key(&keys.due(machine)).key(&keys.next()).arg(keys.wake_channel())
+    }
+}
+
 /// The due sets of all shards. Cheap to clone.
 #[derive(Debug, Clone)]
 pub(crate) struct DueSet(pub(crate) Shards);
@@ -86,45 +134,88 @@ impl DueSet {
 
     /// When the next entry of a shard is due, Unix milliseconds.
     pub(crate) async fn next(&self, shard: usize) -> Result<Option<u64>, Error> {
-        let command = self.0.redis(shard).command("ZRANGE").key(&self.0.keys(shard).due());
+        let command = self.0.redis(shard).command("ZRANGE").key(&self.0.keys(shard).next());
         let first: Vec<(String, u64)> = command.arg(0).arg(0).arg("WITHSCORES").query().await?;
         Ok(first.first().map(|(_, at_ms)| *at_ms))
     }
 
-    /// The entries that are due at `now_ms`, the most overdue first.
-    pub(crate) async fn due(
+    /// The machines that have something due at `now_ms`, the most overdue first.
+    pub(crate) async fn machines(&self, shard: usize, now_ms: u64) -> Result<Vec<String>, Error> {
+        let command = self.0.redis(shard).command("ZRANGE").key(&self.0.keys(shard).next());
+        command.arg("-inf").arg(now_ms).arg("BYSCORE").query().await
+    }
+
+    /// The entries that are due at `now_ms`, the most overdue first: of each of these machines, at most so many.
+    pub(crate) async fn due_of(
         &self,
         shard: usize,
         now_ms: u64,
-        limit: usize,
-    ) -> Result<Vec<(String, u64)>, Error> {
-        let command =
-            self.0.redis(shard).command("ZRANGE").key(&self.0.keys(shard).due()).arg("-inf").arg(now_ms);
-        command.arg("BYSCORE").arg("LIMIT").arg(0).arg(limit).arg("WITHSCORES").query().await
+        machines: &[(impl AsRef<str>, usize)],
+    ) -> Result<Vec<Vec<(String, u64)>>, Error> {
+        if machines.is_empty() {
+            return Ok(Vec::new());
+        }
+        let mut batch = self.0.redis(shard).batch();
+        for (machine, limit) in machines {
+            let key = self.0.keys(shard).due(machine.as_ref());
+            batch.add("ZRANGE", &key, ("-inf", now_ms, "BYSCORE", "LIMIT", 0, *limit, "WITHSCORES"));
+        }
+        batch.query().await
     }
 
-    /// The first entries by time, whether they are due or not.
-    pub(crate) async fn upcoming(&self, shard: usize, limit: usize) -> Result<Vec<(String, u64)>, Error> {
-        let command = self.0.redis(shard).command("ZRANGE").key(&self.0.keys(shard).due());
+    /// The first entries of a machine by time, whether they are due or not.
+    pub(crate) async fn upcoming(
+        &self,
+        shard: usize,
+        machine: &str,
+        limit: usize,
+    ) -> Result<Vec<(String, u64)>, Error> {
+        let command = self.0.redis(shard).command("ZRANGE").key(&self.0.keys(shard).due(machine));
         command.arg(0).arg(limit.saturating_sub(1)).arg("WITHSCORES").query().await
     }
 
     /// How many entries are due, and since when the oldest is.
     pub(crate) async fn overdue(&self, shard: usize, now_ms: u64) -> Result<(u64, Option<u64>), Error> {
-        let count =
-            self.0.redis(shard).command("ZCOUNT").key(&self.0.keys(shard).due()).arg("-inf").arg(now_ms);
-        let count = count.query().await?;
-        Ok((count, self.next(shard).await?.filter(|first| *first <= now_ms)))
+        let machines = self.machines(shard, now_ms).await?;
+        if machines.is_empty() {
+            return Ok((0, None));
+        }
+        let mut batch = self.0.redis(shard).batch();
+        for machine in &machines {
+            batch.add("ZCOUNT", &self.0.keys(shard).due(machine), ("-inf", now_ms));
+        }
+        let counts: Vec<u64> = batch.query().await?;
+        Ok((counts.iter().sum(), self.next(shard).await?.filter(|first| *first <= now_ms)))
+    }
+
+    /// Moves entries from the set that all machines shared in earlier versions to those of their machines, the earliest first.
+    /// Returns how many it found.
+    pub(crate) async fn adopt(&self, shard: usize, limit: usize) -> Result<usize, Error> {
+        let old = self.0.keys(shard).old_due();
+        let command = self.0.redis(shard).command("ZRANGE").key(&old);
+        let found: Vec<String> = command.arg(0).arg(limit.saturating_sub(1)).query().await?;
+        let mut of_machines: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+        for member in &found {
+            of_machines.entry(machine_of(member)).or_default().push(member);
+        }
+        for (machine, members) in of_machines {
+            let call = self.0.change_due(&ADOPT, shard, machine).key(&old).arg(members);
+            call.run::<u64>(self.0.redis(shard)).await?;
+        }
+        Ok(found.len())
+    }
+
+    /// Gives a machine the time of its first entry, if a damaged index has another one.
+    pub(crate) async fn settle(&self, shard: usize, machine: &str) -> Result<(), Error> {
+        let call = self.0.change_due(&SET, shard, machine).arg("").arg("").arg(0);
+        call.run::<u64>(self.0.redis(shard)).await.map(drop)
     }
 
     /// Moves an entry to another time, or removes it.
     pub(crate) async fn set(&self, shard: usize, member: &str, at_ms: Option<u64>) -> Result<(), Error> {
-        let key = self.0.keys(shard).due();
-        let redis = self.0.redis(shard);
-        match at_ms {
-            Some(at_ms) => redis.command("ZADD").key(&key).arg(at_ms).arg(member).run().await,
-            None => redis.command("ZREM").key(&key).arg(member).run().await,
-        }
+        let at = at_ms.map(|at_ms| at_ms.to_string()).unwrap_or_default();
+        let call = self.0.change_due(&SET, shard, machine_of(member)).arg(member).arg(at).arg(0);
+        call.run::<u64>(self.0.redis(shard)).await.map(drop)
     }
 
     /// Moves an entry that is due at `from_ms` to `to_ms`. `begins` is whether it is a sweep, whose time is then stored. Returns
@@ -136,8 +227,8 @@ impl DueSet {
         (from_ms, to_ms): (u64, u64),
         begins: bool,
     ) -> Result<bool, Error> {
-        let keys = self.0.keys(shard);
-        let call = POSTPONE.call().key(&keys.due()).key(&keys.sweeps());
+        let call = self.0.change_due(&POSTPONE, shard, machine_of(member));
+        let call = call.key(&self.0.keys(shard).sweeps());
         let call = call.arg(member).arg(from_ms).arg(to_ms).arg(u8::from(begins));
         Ok(call.run::<u64>(self.0.redis(shard)).await? == 1)
     }
@@ -151,7 +242,7 @@ impl DueSet {
         (machine, version): (&str, Option<u64>),
     ) -> Result<(), Error> {
         let keys = self.0.keys(shard);
-        let call = DROP.call().key(&keys.current(machine)).key(&keys.due()).key(&keys.sweeps());
+        let call = self.0.change_due(&DROP, shard, machine).key(&keys.current(machine)).key(&keys.sweeps());
         call.arg(member).arg(version.unwrap_or(0)).run::<u64>(self.0.redis(shard)).await.map(drop)
     }
 
@@ -165,21 +256,15 @@ impl DueSet {
         let shard = self.0.of(machine, label);
         let entry = Due::Label { machine: machine.to_owned(), label: label.to_owned() }.member();
         let at = at_ms.map(|at_ms| at_ms.to_string()).unwrap_or_default();
-        let keys = self.0.keys(shard);
-        let call = CORRECT.call().key(&keys.label(machine, label)).key(&keys.due());
+        let record = self.0.keys(shard).label(machine, label);
+        let call = self.0.change_due(&CORRECT, shard, machine).key(&record);
         call.arg(header).arg(entry).arg(at).run::<u64>(self.0.redis(shard)).await.map(drop)
     }
 
-    /// Adds an entry unless it exists, and wakes the pacemakers that wait for the shard. Returns whether it was added.
+    /// Adds an entry unless it exists. Returns whether it was added.
     pub(crate) async fn ensure(&self, shard: usize, member: &str, at_ms: u64) -> Result<bool, Error> {
-        let key = self.0.keys(shard).due();
-        let added: u64 =
-            self.0.redis(shard).command("ZADD").key(&key).arg("NX").arg(at_ms).arg(member).query().await?;
-        if added == 1 {
-            let channel = self.wake_channel(shard);
-            self.0.redis(shard).command("PUBLISH").arg(channel).arg(at_ms).run().await?;
-        }
-        Ok(added == 1)
+        let call = self.0.change_due(&SET, shard, machine_of(member)).arg(member).arg(at_ms).arg(1);
+        Ok(call.run::<u64>(self.0.redis(shard)).await? == 1)
     }
 
     /// The progress of a sweep: its instant in Unix milliseconds, and the last label that was evaluated.
@@ -217,7 +302,7 @@ impl DueSet {
         self.0.redis(shard).command("HDEL").key(&self.0.keys(shard).sweeps()).arg(member).run().await
     }
 
-    /// Subscribes to the messages that an entry was added.
+    /// Subscribes to the messages that an entry is due before all others.
     pub(crate) fn wakes(&self) -> Subscription {
         let channels: Vec<String> = (0..self.shards()).map(|shard| self.wake_channel(shard)).collect();
         let names: Vec<&str> = channels.iter().map(String::as_str).collect();
@@ -248,6 +333,7 @@ mod tests {
         for due in [sweep(true), sweep(false), label, limit] {
             assert_eq!(Due::parse(&due.member()), Some(due));
         }
+        assert_eq!(["t m 1", "? m", "l"].map(machine_of), ["m", "m", ""]);
         for bad in ["", "l", "l m", "x m a", "w m g", "w m g 18:30"] {
             assert_eq!(Due::parse(bad), None, "{bad:?}");
         }

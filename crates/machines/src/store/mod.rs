@@ -20,7 +20,7 @@ use signalbox_store::{Fabric, Key, Shard, Tag, keys::machines as keys};
 use crate::faults::Faults;
 
 pub(crate) use bytes::LabelBytes;
-pub(crate) use due::{Due, DueSet};
+pub(crate) use due::{Due, DueSet, MACHINES, due_index};
 pub(crate) use flow::FlowCounts;
 pub(crate) use inputs::{InputPosition, InputPositions};
 pub(crate) use permits::{Permit, Permits, queue};
@@ -43,9 +43,11 @@ pub(crate) fn scripts() -> Vec<&'static signalbox_store::Script<signalbox_store:
         .into_iter()
         .chain([
             &bytes::RECOUNT,
+            &due::ADOPT,
             &due::CORRECT,
-            &due::POSTPONE,
             &due::DROP,
+            &due::POSTPONE,
+            &due::SET,
             &flow::COUNT,
             &inputs::ADVANCE,
             &permits::PERMIT,

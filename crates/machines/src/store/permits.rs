@@ -5,10 +5,10 @@ use std::time::Duration;
 use signalbox_machine::definition::Limit;
 use signalbox_store::{Error, FabricRole, Script};
 
-use super::{Due, Shards};
+use super::{Due, Shards, due::changing};
 
 pub(super) static PERMIT: Script<FabricRole> =
-    Script::new("machines/permit", include_str!("../scripts/permit.lua"));
+    Script::composed("machines/permit", &changing(include_str!("../scripts/permit.lua")));
 
 /// The result of [`Permits::take`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -46,19 +46,18 @@ impl Permits {
     ) -> Result<Permit, Error> {
         let (rate, per) = limit.rate.unwrap_or((0, Duration::ZERO));
         let keys = self.0.keys(0);
-        let call = PERMIT
-            .call()
+        let call = self
+            .0
+            .change_due(&PERMIT, 0, machine)
             .key(&keys.permits(machine, &limit.target))
             .key(&keys.begun(machine, &limit.target))
-            .key(&keys.due())
             .arg(now_ms)
             .arg(attempt)
             .arg(expires_ms)
             .arg(limit.concurrent.unwrap_or(0))
             .arg(rate)
             .arg(u64::try_from(per.as_millis()).unwrap_or(u64::MAX))
-            .arg(Self::entry(machine, &limit.target))
-            .arg(keys.wake_channel());
+            .arg(Self::entry(machine, &limit.target));
         Ok(match call.run::<i64>(self.0.redis(0)).await? {
             1 => Permit::Taken,
             -1 => Permit::InUse,

@@ -263,7 +263,7 @@ impl Records {
         let begin = keys.label_prefix();
         let reply: Vec<Value> = WALK
             .call()
-            .key(&keys.due())
+            .key(&keys.next())
             .arg(cursor)
             .arg(format!("{begin}*:data"))
             .arg(count)

@@ -127,22 +127,22 @@ async fn each_broken_index_entry_is_found_and_named() {
             "the index of labels that are errored names it",
         ),
         (
-            &["ZREM", "machine:due", "l m first3"],
-            &["ZADD", "machine:due", &due, "l m first3"],
+            &["ZREM", "machine:m:due", "l m first3"],
+            &["ZADD", "machine:m:due", &due, "l m first3"],
             "M3",
             "m:first3",
             "is not in the due set",
         ),
         (
-            &["ZADD", "machine:due", &far, "l m first3"],
-            &["ZADD", "machine:due", &due, "l m first3"],
+            &["ZADD", "machine:m:due", &far, "l m first3"],
+            &["ZADD", "machine:m:due", &due, "l m first3"],
             "M3",
             "m:first3",
             "later than in its record",
         ),
         (
-            &["ZREM", "machine:due", sweep],
-            &["ZADD", "machine:due", &far, sweep],
+            &["ZREM", "machine:m:due", sweep],
+            &["ZADD", "machine:m:due", &far, sweep],
             "M4",
             "m:tokyo",
             "no such sweep",
@@ -164,6 +164,26 @@ async fn each_broken_index_entry_is_found_and_named() {
         redis(&world, fixed).await;
     }
     assert_eq!(found(&world).await, [], "fixed");
+}
+
+#[tokio::test]
+async fn a_machine_that_is_worked_on_too_late_is_found_and_corrected_by_the_next_change() {
+    let world = world().await;
+    let far = (world.now_ms() + 86_400_000).to_string();
+    let breaks: [(&[&str], &str); 2] = [
+        (&["ZADD", "machine:next", &far, "m"], "later than it is due"),
+        (&["ZREM", "machine:next", "m"], "nothing of its machine is"),
+    ];
+    for (broken, what) in breaks {
+        redis(&world, broken).await;
+        let findings = found(&world).await;
+        assert!(!findings.is_empty());
+        for finding in findings {
+            assert!(finding.predicate == "M3" && finding.what.contains(what), "{finding:?}");
+        }
+    }
+    world.create("another", json!({})).await;
+    assert_eq!(found(&world).await, []);
 }
 
 #[tokio::test]

@@ -280,6 +280,11 @@ impl<'a> Mortals<'a> {
             self.idle().await;
             let due = due_set.due(0, u64::MAX >> 12, 1_000).await.unwrap();
             let Some((_, first)) = due.first() else { return };
+            assert_eq!(
+                due_set.next(0).await.unwrap(),
+                Some(*first),
+                "the machine is as due as its first entry"
+            );
             let published = self.world.bus.handle.last_id(0).await.unwrap();
             if published != last || due.iter().any(|(member, _)| member.starts_with('l')) {
                 (quiet_since, last) = (self.now_ms(), published);

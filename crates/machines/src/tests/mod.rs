@@ -31,3 +31,4 @@ mod suspended;
 mod tables;
 mod time;
 mod times;
+mod turns;

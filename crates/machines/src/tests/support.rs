@@ -192,8 +192,13 @@ impl World {
 
     /// Stores the definition of an author who may only define machines, as a version that checked less could have done.
     pub(super) async fn apply_by_a_team(&self, yaml: &str, base: u64) -> u64 {
-        let team = Caller::named("team".to_owned(), vec![Scope::Machines], None);
-        self.apply_by(yaml, base, &Author::of(&team)).await
+        self.apply_by_client(yaml, base, "team").await
+    }
+
+    /// The same for a client of this name.
+    pub(super) async fn apply_by_client(&self, yaml: &str, base: u64, client: &str) -> u64 {
+        let client = Caller::named(client.to_owned(), vec![Scope::Machines], None);
+        self.apply_by(yaml, base, &Author::of(&client)).await
     }
 
     async fn apply_by(&self, yaml: &str, base: u64, author: &Author) -> u64 {
@@ -235,6 +240,22 @@ impl Machines {
         while !due_times.background.is_idle() {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
+    }
+}
+
+impl DueSet {
+    /// The entries of all machines that are due at `now_ms`, the most overdue first.
+    pub(super) async fn due(
+        &self,
+        shard: usize,
+        now_ms: u64,
+        limit: usize,
+    ) -> Result<Vec<(String, u64)>, signalbox_store::Error> {
+        let machines = self.machines(shard, now_ms).await?.into_iter().map(|machine| (machine, limit));
+        let mut due = self.due_of(shard, now_ms, &Vec::from_iter(machines)).await?.concat();
+        due.sort_by_key(|(member, at_ms)| (*at_ms, member.clone()));
+        due.truncate(limit);
+        Ok(due)
     }
 }
 

@@ -57,6 +57,10 @@ async fn work(labels: usize, most: Option<u64>) {
     let counts: Vec<(String, u64)> = (0..crate::flow::PART).map(|n| (format!("waiting>{n}"), 1)).collect();
     let flow = FlowCounts(Shards::new(&redis, 1, Faults::default()));
     observed.run("add to 500 counters", size, flow.add(M, 1, 1_000, &counts)).await.unwrap();
+    let entries = (0..500).flat_map(|n| [n.to_string(), format!("l m old{n}")]);
+    redis.command("ZADD").arg("machine:due").arg(Vec::from_iter(entries)).run().await.unwrap();
+    let adopted = machines.due.adopt(0, 500);
+    assert_eq!(observed.run("adopt 500 entries of an earlier version", size, adopted).await.unwrap(), 500);
     let world = World::bare().await;
     let redis = world.servers.fabric();
     let observed = most.map_or_else(|| Operations::timed(&redis), |most| Operations::counted(&redis, most));

@@ -92,8 +92,12 @@ keys! {
         /// HASH: machine → bytes that a recount of its labels has found and the last label that was counted, or a mark that all are
         /// counted.
         recounts() = "machine:recounts", "hash", "while the machine exists";
-        /// ZSET: labels and sweeps by their due time, in unix milliseconds.
-        due() = "machine:due", "zset", "while something is due at a time";
+        /// ZSET: the machine's labels, sweeps, tasks and limits by their due time, in unix milliseconds.
+        due(machine: &str) = "machine:{machine}:due", "zset", "while something is due at a time";
+        /// ZSET: machines by the due time of their first entry, in unix milliseconds.
+        next() = "machine:next", "zset", "while something is due at a time";
+        /// ZSET: what earlier versions have stored instead of the due sets of machines.
+        old_due() = "machine:due", "zset", "until a pacemaker moves its entries to the due sets of their machines";
         /// HASH: sweep → its progress.
         sweeps() = "machine:sweeps", "hash", "while a sweep is under way";
         /// HASH: machine → up to which event of this shard its inputs have applied the log, and its versions since then.
