@@ -15,6 +15,14 @@ local secret = require("signalbox.secret")
 local shared = require("signalbox.shared")
 local equal, truthy = runner.equal, runner.truthy
 
+-- Connections that waiting requests try.
+local address, probes = require("signalbox.address"), 0
+local connect = address.connect
+address.connect = function(...)
+    probes = probes + 1
+    return connect(...)
+end
+
 require("signalbox.full")
 
 local REFUSED = "failed (2: No such file or directory) while connecting to upstream"
@@ -241,6 +249,70 @@ return function(run)
         os.execute(("rm %s; ln -s one.sock %s"):format(DOWN:sub(6), DOWN:sub(6)))
         assert(ngx.thread.wait(waiting))
         equal({ response.status, response.body }, { 200, "one" })
+    end)
+
+    it("tries one connection at a time, however many requests wait for an instance, and wakes all", function()
+        runner.expect_error(REFUSED)
+        runner.allow_error("failed (2: No such file or directory)")
+        put({ DOWN }, '"hold_ms":10000')
+        put({ DOWN }, '"hold_ms":10000', "other.test")
+        local bodies, waiting = {}, {}
+        for i = 1, 30 do
+            waiting[i] = ngx.thread.spawn(function()
+                bodies[i] = client.request({ host = i > 15 and "other.test" or "app.test" }).body
+            end)
+        end
+        runner.eventually("the requests to be held", function() return held.count == 30, held.count end)
+        ngx.sleep(0.3)
+        local before, began = probes, ngx.now()
+        ngx.sleep(1)
+        ngx.update_time()
+        local most = (ngx.now() - began) / 0.15 + 1
+        truthy(probes > before and probes - before <= most, probes - before .. " of " .. most)
+        os.execute(("rm %s; ln -s one.sock %s"):format(DOWN:sub(6), DOWN:sub(6)))
+        before = probes
+        for i = 1, 30 do
+            assert(ngx.thread.wait(waiting[i]))
+        end
+        equal({ #bodies, bodies[1], bodies[30], held.count }, { 30, "one", "one", 0 })
+        truthy(probes - before <= 2, probes - before .. " connections")
+    end)
+
+    it("keeps a request whose instance refuses connections through changes of its policy", function()
+        runner.expect_error(REFUSED)
+        runner.allow_error("failed (2: No such file or directory)")
+        put({ DOWN }, '"hold_ms":10000')
+        local response
+        local waiting = ngx.thread.spawn(function() response = client.request({}) end)
+        runner.eventually("the request to be held", function() return held.count == 1, held.count end)
+        for change = 1, 3 do
+            put({ DOWN }, ('"hold_ms":10000,"slow_start_ms":%d'):format(change))
+            held.arrived("app.test")
+            ngx.sleep(0.05)
+            equal({ held.count, response and response.status }, { 1 })
+        end
+        -- Its instance is removed, and is not tried any more.
+        put({}, '"hold_ms":10000')
+        held.arrived("app.test")
+        os.execute(("rm %s; ln -s one.sock %s"):format(DOWN:sub(6), DOWN:sub(6)))
+        ngx.sleep(0.5)
+        equal({ held.count, response and response.status }, { 1 })
+        put({ TWO }, '"hold_ms":10000')
+        held.arrived("app.test")
+        assert(ngx.thread.wait(waiting))
+        equal(response.body, "two")
+    end)
+
+    it("wakes a request that a wildcard serves when its own host gets an instance", function()
+        put({}, '"hold_ms":10000', "*.held.test")
+        routes.put("a.held.test", false)
+        local response
+        local waiting = ngx.thread.spawn(function() response = client.request({ host = "a.held.test" }) end)
+        runner.eventually("the request to be held", function() return held.count == 1, held.count end)
+        put({ ONE }, nil, "a.held.test")
+        held.arrived("a.held.test")
+        assert(ngx.thread.wait(waiting))
+        equal(response.body, "one")
     end)
 
     it("answers 503 when no instance arrives in time", function()
