@@ -391,6 +391,32 @@ return function(run)
         equal(response.body, "nonenone3app.test")
     end)
 
+    it("forwards an upgrade to WebSocket only if Connection asks for it", function()
+        app.behavior.one = function()
+            local headers = ngx.req.get_headers()
+            ngx.print(headers.Upgrade or "none", " ", headers["CDN-Loop"])
+        end
+        put({ ONE })
+        for _, host in ipairs({ "app.test", "app.test:8080" }) do
+            for _, edges in ipairs({ "", "other.example" }) do
+                local function received(connection, upgrade)
+                    local loop = edges ~= "" and edges or nil
+                    local headers = { Upgrade = upgrade, ["CDN-Loop"] = loop }
+                    return client.request({ host = host, connection = connection, headers = headers }).body
+                end
+                local passed = edges .. (edges ~= "" and ", " or "") .. "signalbox-spec"
+                for _, connection in ipairs({ "Upgrade, close", "close, upgrade", "close,upgrade ,x-y" }) do
+                    equal(received(connection, "WebSocket"), "WebSocket " .. passed, connection)
+                    equal(received(connection, "h2c"), "none " .. passed, connection)
+                end
+                for _, upgrade in ipairs({ "websocket", "websocket upgrade", "websocket, upgrade" }) do
+                    equal(received("close", upgrade), "none " .. passed, upgrade)
+                    equal(received("close, x-upgrade", upgrade), "none " .. passed, upgrade)
+                end
+            end
+        end
+    end)
+
     it("answers in place of an instance that sends an interim response, or no HTTP", function()
         runner.expect_error("upstream sent no valid HTTP/1.0 header")
         local function sends(text)
