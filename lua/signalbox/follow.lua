@@ -15,8 +15,9 @@
 local ack = require("signalbox.ack")
 local backlog = require("signalbox.backlog")
 local certificates = require("signalbox.certificates")
-local lineage = require("signalbox.lineage")
+local held = require("signalbox.held")
 local hostname = require("signalbox.hostname")
+local lineage = require("signalbox.lineage")
 local link = require("signalbox.link")
 local lookups = require("signalbox.lookups")
 local resp = require("signalbox.resp")
@@ -60,6 +61,13 @@ end
 
 -- Changed names that could not be looked up. Until they are, shared memory has them as they were before the change.
 local missed = backlog.new()
+
+-- A request may wait for a name that did not exist when the table was trusted before.
+local function add_missed(name)
+    if hostname.valid_name(name) then
+        missed:add(name)
+    end
+end
 
 local KINDS = { "plain", "special", "wildcards" }
 local sweep = { kind = 1, name = nil, slot = 0, slots = 0, out = 0 }
@@ -199,6 +207,7 @@ local function judge(shown_serial)
     routes.suspect_all()
     certificates.refresh()
     missed:clear()
+    held.each(add_missed)
     begin_sweep()
     ack_wanted = true
     report()
@@ -264,8 +273,8 @@ local function changed(name)
         shared.drop_alias(name)
     end
     -- A name in use is read again immediately, so that the next request finds it and shared memory stays current. A
-    -- name that is only in shared memory is read by one worker.
-    if had or (worker_id() == 0 and shared.has(name)) then
+    -- name that is only in shared memory is read by one worker. A request may wait for a name that does not exist yet.
+    if had or held.awaits(name) or (worker_id() == 0 and shared.has(name)) then
         if not lookups.ask(name) then
             missed:add(name)
         end

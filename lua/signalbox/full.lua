@@ -17,7 +17,6 @@ local balancer = require("ngx.balancer")
 local base = require("resty.core.base")
 local choose = require("signalbox.choose")
 local clock = require("signalbox.clock")
-local connect = require("signalbox.address").connect
 local counters = require("signalbox.counters")
 local guards = require("signalbox.guards")
 local held = require("signalbox.held")
@@ -25,6 +24,7 @@ local hostname = require("signalbox.hostname")
 local in_flight = require("signalbox.in_flight")
 local outliers = require("signalbox.outliers")
 local paths = require("signalbox.paths")
+local probe = require("signalbox.probe")
 local record = require("signalbox.record")
 local resolve = require("signalbox.resolve")
 local resp = require("ngx.resp")
@@ -37,7 +37,7 @@ local usual = require("signalbox.usual")
 
 local log, ERR = ngx.log, ngx.ERR
 local now = clock.now
-local tcp = ngx.socket.tcp
+local min = math.min
 local byte, find, format, gmatch, match = string.byte, string.find, string.format, string.gmatch, string.match
 local gsub, lower, sub = string.gsub, string.lower, string.sub
 local get_request = base.get_request
@@ -55,9 +55,6 @@ local EVENTS = "text/event-stream"
 local NO_CONTENT = 204
 -- nginx's status for the log.
 local CLIENT_CLOSED_REQUEST = 499
--- How often a held request checks whether its only instance accepts connections again.
-local PROBE_INTERVAL_SECONDS = 0.2
-local PROBE_TIMEOUT_MS = 200
 
 -- Statuses of an instance, or of nginx on its behalf, that are failures of the instance.
 local FAILURE = { ["502"] = true, ["503"] = true, ["504"] = true }
@@ -106,16 +103,6 @@ end
 
 -- ── waiting for an instance ────────────────────────────────────────────────────────────────────────────────────────
 
-local function accepts_connections(instance)
-    local socket = tcp()
-    socket:settimeouts(PROBE_TIMEOUT_MS, PROBE_TIMEOUT_MS, PROBE_TIMEOUT_MS)
-    local ok = connect(socket, instance)
-    if ok then
-        socket:close()
-    end
-    return ok
-end
-
 -- The end of a wait that began with the request, by the clock.
 local function deadline_after(ms)
     local passed = ngx.now() - ngx.req.start_time()
@@ -124,15 +111,42 @@ end
 
 -- As held.wait. In the meantime the request belongs to the host in the log, because nginx may end it if its client
 -- leaves. No instance receives the request of a client that has left, because it may already have repeated it.
-local function wait(route, name, seconds)
+local function wait(place, route, seconds)
     local before = ngx.var.logkey
     ngx.var.logkey = record.log_key(route)
-    local waits = held.wait(name, seconds)
-    if waits == nil then
+    if not held.wait(place, seconds) then
         return ngx.exit(CLIENT_CLOSED_REQUEST)
     end
     ngx.var.logkey = before
-    return waits
+end
+
+-- Whether an instance other than `down` may get requests.
+local function has_another(route, down)
+    local list, from, to = record.candidates(route)
+    return to > from or to == from and list[from] ~= down
+end
+
+local function await_instance(place, route, host, down, deadline)
+    local seen = down and probe.successes(place.shared)
+    while true do
+        local left = deadline - now()
+        if left <= 0 then
+            return nil
+        end
+        wait(place, route, down and min(left, probe.INTERVAL_SECONDS) or left)
+        local present = resolve.host(host)
+        if not present then
+            return nil
+        elseif present ~= route and has_another(present, down) then
+            return present
+        end
+        if record.count(present) == 0 then
+            down = nil
+        elseif down and probe.succeeds(place.shared, down, seen) then
+            return present
+        end
+        route = present
+    end
 end
 
 -- Holds the request until `host`, which `name` serves, has an instance, at most hold_ms from the beginning of the
@@ -140,28 +154,14 @@ end
 -- Returns the record, or nil.
 local function hold(route, host, name, down)
     local rules = rules_of(route)
-    if not rules or not rules.hold_ms then
+    local place = rules and rules.hold_ms and held.enter(name, host, down)
+    if not place then
         return nil
     end
-    local deadline = deadline_after(rules.hold_ms)
     counters.add("held")
-    while true do
-        local left = deadline - now()
-        local waits = left > 0
-            and wait(route, name, down and left > PROBE_INTERVAL_SECONDS and PROBE_INTERVAL_SECONDS or left)
-        if not waits then
-            return nil
-        end
-        local present = resolve.host(host)
-        if not present then
-            return nil
-        elseif present ~= route and record.count(present) > 0 then
-            return present
-        elseif down and present == route and accepts_connections(down) then
-            return route
-        end
-        route = present
-    end
+    local found = await_instance(place, route, host, down, deadline_after(rules.hold_ms))
+    held.leave(place)
+    return found
 end
 
 -- ── phases ─────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -245,20 +245,24 @@ local function await_resume(route, host, name)
     local pause = rules_of(route).pause
     local deadline = deadline_after(pause.wait_ms)
     local count = paused[name] or 0
-    local waits = count < pause.most
-    if waits then
+    local place = count < pause.most and held.enter(name, host)
+    local is_paused = true
+    if place then
         paused[name] = count + 1
         ngx.ctx.paused = name
         counters.add("held")
-        repeat
-            local left = deadline - now()
-            waits = left > 0 and wait(route, name, left)
-            local present = waits and resolve.host(host)
-            local rules = present and rules_of(present)
-        until not (rules and rules.pause)
+        local left = deadline - now()
+        while is_paused and left > 0 do
+            wait(place, route, left)
+            local present = resolve.host(host)
+            local present_rules = present and rules_of(present)
+            is_paused = present_rules and present_rules.pause
+            left = deadline - now()
+        end
         finish_pause()
+        held.leave(place)
     end
-    if not waits then
+    if is_paused then
         ngx.var.logkey = record.log_key(route)
         return answer.problem(503, "paused", "This host is paused. Try again later.", RETRY_AFTER_SECONDS)
     end

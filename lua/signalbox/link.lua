@@ -11,9 +11,10 @@
 --
 -- After two seconds of silence it sends a PING. After three seconds without a byte the connection is dead (a FLUSHALL
 -- of a million keys takes less than one second). When it ends, every waiting handler is called with nil, and the link
--- reconnects with growing pauses, without limit.
+-- reconnects with growing pauses, without limit. In an exiting worker it ends when no request waits (held.lua).
 
 local address = require("signalbox.address")
+local held = require("signalbox.held")
 local resp = require("signalbox.resp")
 local semaphore = require("ngx.semaphore")
 
@@ -81,6 +82,11 @@ function _M.expect(handler, argument)
 end
 
 local function ignore() end
+
+-- An exiting worker still has to learn what the requests that it holds wait for.
+local function is_over()
+    return exiting() and held.count == 0
+end
 
 -- Explains an error of Redis to an operator. The text of Redis contains no password.
 local function rejection(text)
@@ -173,7 +179,7 @@ local function source_of(sock)
                 return bytes
             elseif err ~= "timeout" then
                 return nil, err
-            elseif exiting() then
+            elseif is_over() then
                 return nil, "the worker is exiting"
             end
             quiets = quiets + 1
@@ -260,11 +266,11 @@ end
 
 local function run(premature, replica, login, owner)
     local pause, reported = RETRY_FIRST, nil
-    while not (premature or exiting()) do
+    while not (premature or is_over()) do
         local started = now()
         local reason, was_open = session(replica, login, owner)
         ngx.update_time()
-        if exiting() then
+        if is_over() then
             return
         end
         if was_open or reason ~= reported then

@@ -15,6 +15,14 @@ local secret = require("signalbox.secret")
 local shared = require("signalbox.shared")
 local equal, truthy = runner.equal, runner.truthy
 
+-- Connections that waiting requests try.
+local address, probes = require("signalbox.address"), 0
+local connect = address.connect
+address.connect = function(...)
+    probes = probes + 1
+    return connect(...)
+end
+
 require("signalbox.full")
 
 local REFUSED = "failed (2: No such file or directory) while connecting to upstream"
@@ -243,6 +251,70 @@ return function(run)
         equal({ response.status, response.body }, { 200, "one" })
     end)
 
+    it("tries one connection at a time, however many requests wait for an instance, and wakes all", function()
+        runner.expect_error(REFUSED)
+        runner.allow_error("failed (2: No such file or directory)")
+        put({ DOWN }, '"hold_ms":10000')
+        put({ DOWN }, '"hold_ms":10000', "other.test")
+        local bodies, waiting = {}, {}
+        for i = 1, 30 do
+            waiting[i] = ngx.thread.spawn(function()
+                bodies[i] = client.request({ host = i > 15 and "other.test" or "app.test" }).body
+            end)
+        end
+        runner.eventually("the requests to be held", function() return held.count == 30, held.count end)
+        ngx.sleep(0.3)
+        local before, began = probes, ngx.now()
+        ngx.sleep(1)
+        ngx.update_time()
+        local most = (ngx.now() - began) / 0.15 + 1
+        truthy(probes > before and probes - before <= most, probes - before .. " of " .. most)
+        os.execute(("rm %s; ln -s one.sock %s"):format(DOWN:sub(6), DOWN:sub(6)))
+        before = probes
+        for i = 1, 30 do
+            assert(ngx.thread.wait(waiting[i]))
+        end
+        equal({ #bodies, bodies[1], bodies[30], held.count }, { 30, "one", "one", 0 })
+        truthy(probes - before <= 2, probes - before .. " connections")
+    end)
+
+    it("keeps a request whose instance refuses connections through changes of its policy", function()
+        runner.expect_error(REFUSED)
+        runner.allow_error("failed (2: No such file or directory)")
+        put({ DOWN }, '"hold_ms":10000')
+        local response
+        local waiting = ngx.thread.spawn(function() response = client.request({}) end)
+        runner.eventually("the request to be held", function() return held.count == 1, held.count end)
+        for change = 1, 3 do
+            put({ DOWN }, ('"hold_ms":10000,"slow_start_ms":%d'):format(change))
+            held.arrived("app.test")
+            ngx.sleep(0.05)
+            equal({ held.count, response and response.status }, { 1 })
+        end
+        -- Its instance is removed, and is not tried any more.
+        put({}, '"hold_ms":10000')
+        held.arrived("app.test")
+        os.execute(("rm %s; ln -s one.sock %s"):format(DOWN:sub(6), DOWN:sub(6)))
+        ngx.sleep(0.5)
+        equal({ held.count, response and response.status }, { 1 })
+        put({ TWO }, '"hold_ms":10000')
+        held.arrived("app.test")
+        assert(ngx.thread.wait(waiting))
+        equal(response.body, "two")
+    end)
+
+    it("wakes a request that a wildcard serves when its own host gets an instance", function()
+        put({}, '"hold_ms":10000', "*.held.test")
+        routes.put("a.held.test", false)
+        local response
+        local waiting = ngx.thread.spawn(function() response = client.request({ host = "a.held.test" }) end)
+        runner.eventually("the request to be held", function() return held.count == 1, held.count end)
+        put({ ONE }, nil, "a.held.test")
+        held.arrived("a.held.test")
+        assert(ngx.thread.wait(waiting))
+        equal(response.body, "one")
+    end)
+
     it("answers 503 when no instance arrives in time", function()
         put({}, '"hold_ms":30')
         equal(refused(client.request({})), { 503, "no_instance" })
@@ -317,6 +389,32 @@ return function(run)
         response = client.request({ connection = "close, x-one, X-Two,Host", headers = { ["X-Unusual"] = "named",
             ["X-One"] = "1", ["X-Two"] = "2", ["X-Kept"] = "3" } })
         equal(response.body, "nonenone3app.test")
+    end)
+
+    it("forwards an upgrade to WebSocket only if Connection asks for it", function()
+        app.behavior.one = function()
+            local headers = ngx.req.get_headers()
+            ngx.print(headers.Upgrade or "none", " ", headers["CDN-Loop"])
+        end
+        put({ ONE })
+        for _, host in ipairs({ "app.test", "app.test:8080" }) do
+            for _, edges in ipairs({ "", "other.example" }) do
+                local function received(connection, upgrade)
+                    local loop = edges ~= "" and edges or nil
+                    local headers = { Upgrade = upgrade, ["CDN-Loop"] = loop }
+                    return client.request({ host = host, connection = connection, headers = headers }).body
+                end
+                local passed = edges .. (edges ~= "" and ", " or "") .. "signalbox-spec"
+                for _, connection in ipairs({ "Upgrade, close", "close, upgrade", "close,upgrade ,x-y" }) do
+                    equal(received(connection, "WebSocket"), "WebSocket " .. passed, connection)
+                    equal(received(connection, "h2c"), "none " .. passed, connection)
+                end
+                for _, upgrade in ipairs({ "websocket", "websocket upgrade", "websocket, upgrade" }) do
+                    equal(received("close", upgrade), "none " .. passed, upgrade)
+                    equal(received("close, x-upgrade", upgrade), "none " .. passed, upgrade)
+                end
+            end
+        end
     end)
 
     it("answers in place of an instance that sends an interim response, or no HTTP", function()

@@ -1,5 +1,10 @@
 -- The link, on a real redis-server.
 
+-- Replaced before the link stores it.
+local is_exiting = false
+rawset(ngx.worker, "exiting", function() return is_exiting end)
+
+local held = require("signalbox.held")
 local link = require("signalbox.link")
 local redis = require("redis")
 local resp = require("signalbox.resp")
@@ -130,6 +135,28 @@ return function(it)
         link.send(resp.command("PING"), function() error("a bug") end)
         runner.eventually("a new connection", function() return events[2] == "opened" and link.ready, events end)
         equal(ask("PING")[1], "PONG")
+    end)
+
+    it("stays while the worker is exiting and requests wait, and ends after the last", function()
+        local function pings()
+            return tonumber(redis.call("INFO", "commandstats"):match("cmdstat_ping:calls=(%d+)") or 0)
+        end
+        events, pushes = {}, {}
+        local before = pings()
+        is_exiting, held.count = true, 1
+        runner.eventually("two quiet seconds", function() return pings() > before, events end)
+        redis.call("SET", "serial", "7")
+        runner.eventually("a push", function() return #pushes > 0, events end)
+        equal(events, {}, "the same connection")
+        redis.call("CLIENT", "KILL", "USER", "edge")
+        runner.eventually("a new connection", function() return events[2] == "opened" and link.ready, events end)
+        held.count = 0
+        runner.eventually("its end", function() return not link.connected, events end)
+        is_exiting = false
+        ngx.sleep(0.1)
+        equal({ events, link.connected }, { { "lost", "opened", "lost" }, false })
+        link.start(redis.address, owner, LOGIN)
+        connected()
     end)
 
     it("names the cause when Redis rejects the login, and never the password", function()

@@ -65,7 +65,7 @@ return function(it)
         local held = require("signalbox.held")
         local woken
         local waiting = ngx.thread.spawn(function()
-            held.wait("held.test", 30)
+            held.wait(held.enter("held.test", "held.test"), 30)
             woken = true
         end)
         equal(woken, nil)

@@ -332,6 +332,46 @@ async fn a_request_is_held_until_its_host_has_an_instance() {
     system.stop().await;
 }
 
+/// The workers of before the reload still have to follow the table for the requests that they hold.
+#[tokio::test(flavor = "multi_thread")]
+async fn requests_that_wait_during_a_reload_continue_when_they_may() {
+    let system = System::edge_only("held-reload").await;
+    let app = App::start("app").await;
+    system.route("paused.test", &app).await;
+    rule(&system, "paused.test", &json!({"pause": {"wait_ms": 60_000}})).await;
+    rule(&system, "*.empty.test", &json!({"hold_ms": 60_000})).await;
+    let edge = system.edge;
+    let mut waiting = Vec::new();
+    for host in ["paused.test", "a.empty.test"].into_iter().cycle().take(6) {
+        waiting.push(tokio::spawn(async move { Request::get(host, "/").send(edge).await }));
+    }
+    eventually("the requests to be held", || async {
+        let held = metric(&system, "signalbox_edge_held_total").await;
+        if held >= 6.0 { Ok(()) } else { Err(held) }
+    })
+    .await;
+    let before = system.workers();
+    system.signal(System::NGINX, nix::sys::signal::Signal::SIGHUP);
+    eventually("new workers", || async {
+        let workers = system.workers();
+        let fresh = !workers.is_empty() && workers.iter().all(|pid| !before.contains(pid));
+        if fresh { Ok(()) } else { Err(workers) }
+    })
+    .await;
+    // The link to the replica is quiet for several seconds, then the requests are woken in vain, and later let go.
+    tokio::time::sleep(std::time::Duration::from_secs(3)).await;
+    rule(&system, "paused.test", &json!({"pause": {"wait_ms": 60_000, "most": 7}})).await;
+    rule(&system, "*.empty.test", &json!({"hold_ms": 50_000})).await;
+    assert!(waiting.iter().all(|one| !one.is_finished()), "nobody may continue yet");
+    system.cli::<()>(System::PRIMARY, "DEL policy:paused.test").await;
+    system.route("a.empty.test", &app).await;
+    for request in waiting {
+        let answer = request.await.unwrap().unwrap();
+        assert_eq!((answer.status, &*answer.text()), (200, "app"));
+    }
+    system.stop().await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_request_is_held_while_the_only_instance_restarts() {
     let system = System::edge_only("restarts").await;

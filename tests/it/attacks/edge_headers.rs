@@ -143,16 +143,22 @@ async fn headers_that_connection_names_stay_on_the_connection() {
     let echo = upgrade.send(system.edge).await.unwrap().text();
     assert!(received(&echo, "HTTP2-Settings").is_empty() && received(&echo, "Upgrade").is_empty(), "{echo}");
     // Without the option in Connection, Upgrade is a header of the client that means nothing.
-    for (connection, edges) in [("close", "other.example"), ("close, x-upgrade", ""), ("close", "")] {
+    for (connection, upgrade, edges) in [
+        ("close", "websocket", "other.example"),
+        ("close, x-upgrade", "websocket", ""),
+        ("close", "websocket", ""),
+        ("close", "websocket upgrade", ""),
+        ("close", "websocket, upgrade", "other.example"),
+    ] {
         let mut request =
-            Request::get("app.test", "/echo").header("Connection", connection).header("Upgrade", "websocket");
+            Request::get("app.test", "/echo").header("Connection", connection).header("Upgrade", upgrade);
         if !edges.is_empty() {
             request = request.header("CDN-Loop", edges);
         }
         let response = request.send(system.edge).await.unwrap();
         let echo = response.text();
-        assert_eq!(response.status, 200, "{connection}, {edges}: {echo}");
-        assert!(received(&echo, "Upgrade").is_empty(), "{connection}, {edges}: {echo}");
+        assert_eq!(response.status, 200, "{connection}, {upgrade}, {edges}: {echo}");
+        assert!(received(&echo, "Upgrade").is_empty(), "{connection}, {upgrade}, {edges}: {echo}");
     }
     system.stop().await;
 }
