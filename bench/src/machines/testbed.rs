@@ -188,7 +188,7 @@ impl Machines {
     /// Triggers a gate's time of day now, and waits until its sweep is over.
     pub(super) async fn sweep(&self, machine: &str, gate: &str) -> anyhow::Result<Duration> {
         let keys = tag();
-        let due = machines::machines(&keys).due();
+        let due = machines::machines(&keys).due(machine);
         let prefix = format!("w {machine} {gate} ");
         let all: Vec<String> = self.fabric.command("ZRANGE").key(&due).arg(0).arg(-1).query().await?;
         let member = all.into_iter().find(|member| member.starts_with(&prefix));
@@ -196,6 +196,13 @@ impl Machines {
         let now_ms = self.fabric.now_ms().await?;
         let begun = Instant::now();
         self.fabric.command("ZADD").key(&due).arg(now_ms).arg(&member).run().await?;
+        self.fabric
+            .command("ZADD")
+            .key(&machines::machines(&keys).next())
+            .arg(now_ms)
+            .arg(machine)
+            .run()
+            .await?;
         let channel = machines::machines(&keys).wake_channel();
         self.fabric.command("PUBLISH").arg(channel).arg(now_ms).run().await?;
         loop {

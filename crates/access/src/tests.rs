@@ -234,6 +234,7 @@ async fn the_audit_log_keeps_changes_of_others_when_one_caller_floods_it() {
     // Fewer than the records that it may keep, because they are large.
     let kept: u64 = servers.fabric().command("XLEN").arg("audit:frequent").query().await.unwrap();
     assert_eq!(kept, 2_048);
-    let bytes: u64 = servers.fabric().command("MEMORY").arg("USAGE").arg("audit:frequent").query().await.unwrap();
+    let bytes: u64 =
+        servers.fabric().command("MEMORY").arg("USAGE").arg("audit:frequent").query().await.unwrap();
     assert!(bytes < 96 << 20, "{bytes}");
 }

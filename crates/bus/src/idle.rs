@@ -21,9 +21,9 @@ use super::{
 
 /// Segments from which events are copied in one round, and calls that copy.
 const MAX_COPIED: usize = 500;
-const MAX_COPIES: usize = 500;
+const MAX_COPIES: usize = 2_500;
 /// Calls that measure in one round. They find a million events at least.
-pub(super) const MAX_MEASURES: usize = 1_000;
+pub(super) const MAX_MEASURES: usize = 2_500;
 
 /// The bytes of the segments that only idle subscribers need.
 pub(super) async fn pinned(core: &Core, store: &Store) -> Result<u64, Error> {

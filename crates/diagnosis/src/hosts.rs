@@ -439,7 +439,9 @@ mod tests {
         assert_eq!(shown(&paths), (Condition::PathsOnly, text.to_owned()));
         assert_eq!(host(&named(&paths)), None);
         // A host that has lost its instances is not meant to do without.
-        for lost in [Reading { versions: vec!["7".to_owned()], ..paths.clone() }, Reading { idle: 1, ..paths }] {
+        for lost in
+            [Reading { versions: vec!["7".to_owned()], ..paths.clone() }, Reading { idle: 1, ..paths }]
+        {
             assert_eq!(shown(&lost).0, Condition::NoInstance);
             assert!(host(&named(&lost)).is_some());
         }

@@ -17,6 +17,7 @@ use std::{
 };
 
 use futures_util::{StreamExt as _, stream};
+use parking_lot::Mutex;
 use rand::RngExt as _;
 use signalbox_access::Author;
 use signalbox_machine::{
@@ -24,7 +25,6 @@ use signalbox_machine::{
     definition::{self, File, Refused},
     plan,
 };
-use parking_lot::Mutex;
 use tokio::{
     sync::{self, Notify, OwnedMutexGuard},
     task::spawn_blocking,

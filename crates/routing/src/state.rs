@@ -251,7 +251,9 @@ mod tests {
             let reading = own.reading(None, None);
             assert_eq!((reading.service, reading.instances, reading.path_rules), (None, 3, 1), "{other}");
         }
-        let own = rules(r#"{"path":"/a","access":{"allow":["10.0.0.0/8"]}},{"path":"/b","redirect":{"to":"https://b.test"}}"#);
+        let own = rules(
+            r#"{"path":"/a","access":{"allow":["10.0.0.0/8"]}},{"path":"/b","redirect":{"to":"https://b.test"}}"#,
+        );
         assert_eq!(own.path_rules, 1, "a rule of access needs an instance");
     }
 

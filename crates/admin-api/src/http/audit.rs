@@ -422,12 +422,8 @@ impl AuditTrail {
             "audit"
         );
         let Ok(text) = serde_json::to_string(&record) else { return false };
-        let appended = self.log.append(
-            &text,
-            record.who.as_deref(),
-            record.kind == Kind::Refused,
-            record.at_ms,
-        );
+        let appended =
+            self.log.append(&text, record.who.as_deref(), record.kind == Kind::Refused, record.at_ms);
         match tokio::time::timeout(PATIENCE, appended).await {
             Ok(Ok(())) => {}
             Ok(Err(error)) => {

@@ -38,7 +38,7 @@ const SKIP_BATCHES: usize = 200;
 /// Events that one call searches. It limits how long a call blocks Redis.
 const SKIP_EVENTS: usize = 2_000;
 /// Events that one call of `copy` searches or measures, and bytes that it copies. They limit how long the call blocks Redis.
-const COPY_EVENTS: usize = 2_000;
+const COPY_EVENTS: usize = 400;
 const COPY_BYTES: usize = 1 << 20;
 
 /// Events of a subscriber that are measured to estimate the size of all.

@@ -450,10 +450,10 @@ async fn what_waits_for_a_subscriber_is_measured_in_parts() {
         let sizes = idle::sizes(&hands.store, "s", wanted, &mut calls).await.unwrap();
         sizes.map(|sizes| sizes.into_iter().collect::<BTreeMap<_, _>>())
     };
-    assert_eq!(sizes(&[], 2).await, Some(segments.clone()), "3,000 events in two calls");
+    assert_eq!(sizes(&[], 10).await, Some(segments.clone()), "3,000 events in calls of 400");
     let some = segments.clone().into_iter().filter(|(segment, _)| first.contains(segment)).collect();
-    assert_eq!(sizes(&first, 2).await, Some(some));
-    assert_eq!(sizes(&[], 1).await, None);
+    assert_eq!(sizes(&first, 10).await, Some(some));
+    assert_eq!(sizes(&[], 5).await, None);
     assert_eq!(hands.store.segments().await.unwrap(), segments, "nothing is copied");
 }
 
