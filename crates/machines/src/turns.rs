@@ -14,10 +14,12 @@ use parking_lot::Mutex;
 
 use crate::fair::Payer;
 
-/// Where the next page continues: shard and client → the last of its machines that had a turn. If it is lost, the turns begin
-/// anew.
+/// Shard and client → the last of the client's machines that had a turn.
+type Last = HashMap<(usize, Arc<str>), Arc<str>>;
+
+/// Where the next page continues. If it is lost, the turns begin anew.
 #[derive(Debug, Default)]
-pub(crate) struct Turns(Mutex<HashMap<(usize, Arc<str>), Arc<str>>>);
+pub(crate) struct Turns(Mutex<Last>);
 
 impl Turns {
     /// Divides a page of `entries` between the machines that have something due in a shard. Each client gets at least one.

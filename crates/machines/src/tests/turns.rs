@@ -56,7 +56,7 @@ impl World {
     }
 
     async fn one_page(&self, machines: &Machines) {
-        machines.service.due_times.work_off_page(0, self.now_ms()).await.unwrap();
+        machines.work_off_page(0, self.now_ms()).await;
     }
 
     async fn work_off_under_lease(&self) -> Option<Duration> {
@@ -77,30 +77,34 @@ async fn a_label_is_worked_on_with_the_first_page_of_a_flood_of_another_client()
     world.time.advance(1_000);
     world.one_page(&world.machines).await;
     assert_eq!(&*world.label("a").await.state, "late");
-    assert_eq!(world.left(["flood"]).await, [350], "the flood has the other half of the page");
-    world.work_off().await;
+    let [left] = world.left(["flood"]).await;
+    assert!((350..600).contains(&left), "the flood has the other half of the page: {left}");
+    // On a busy computer, evaluations seem expensive, and some are postponed.
+    while world.machines.due.next(0).await.unwrap().is_some() {
+        world.work_off().await;
+        world.time.advance(1_000);
+    }
     let states = world.machines.records.count_states("flood", &["waiting", "late"]).await.unwrap();
     assert_eq!(states, [0, 600]);
     assert_eq!(world.events("signalbox.labels").await.len(), 2 * 601, "each is created, and moved once");
-    assert_eq!(world.machines.due.next(0).await.unwrap(), None);
 }
 
 #[tokio::test]
 async fn two_machines_of_a_client_have_no_more_turns_than_one_of_another() {
     let world = World::of_clients(&[("x", "loud"), ("y", "loud"), (M, "quiet")]).await;
     for machine in ["x", "y", M] {
-        world.create_in(machine, "real".to_owned()).await;
+        world.machines.definitions.of(machine, 0).await.unwrap();
         world.flood(machine, 600).await;
     }
     world.one_page(&world.machines).await;
-    assert_eq!(world.left(["x", "y", M]).await, [476, 476, 351]);
+    assert_eq!(world.left(["x", "y", M]).await, [475, 475, 350]);
     world.one_page(&world.machines).await;
-    assert_eq!(world.left(["x", "y", M]).await, [351, 351, 101]);
+    assert_eq!(world.left(["x", "y", M]).await, [350, 350, 100]);
     // Who has less to do leaves the rest of a page to nobody, and the next one to the others.
     world.one_page(&world.machines).await;
-    assert_eq!(world.left(["x", "y", M]).await, [226, 226, 1]);
+    assert_eq!(world.left(["x", "y", M]).await, [225, 225, 0]);
     world.one_page(&world.machines).await;
-    assert_eq!(world.left(["x", "y", M]).await, [1, 1, 1]);
+    assert_eq!(world.left(["x", "y", M]).await, [0, 0, 0]);
 }
 
 #[tokio::test]
@@ -139,9 +143,9 @@ async fn entries_of_an_earlier_version_are_worked_on_at_their_times() {
     assert_eq!(world.work_off_under_lease().await, Some(Duration::from_millis(500)));
     assert_eq!(&*world.label("b").await.state, "waiting", "it was too early");
     world.time.advance(500);
-    assert_eq!(world.work_off_under_lease().await, None);
+    world.work_off_under_lease().await;
     for label in ["a", "b"] {
-        assert_eq!(&*world.label(label).await.state, "late");
+        world.until(label, |record| &*record.state == "late").await;
     }
 }
 
