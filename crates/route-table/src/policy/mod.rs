@@ -130,13 +130,26 @@ impl Policy {
         let is_counted = self.body_bytes.is_some() && self.upstream.as_ref().is_some_and(Upstream::is_grpc);
         let detail = "body_bytes cannot limit gRPC calls: limit messages in the application";
         require(!is_counted, "body_bytes", detail)?;
-        let bytes = serde_json::to_string(&self).map_or(usize::MAX, |json| json.len());
-        require(
-            bytes <= MAX_BYTES,
-            "policy",
-            format!("a policy must have at most {MAX_BYTES} bytes as JSON"),
-        )?;
+        self.check_size(0)?;
         Ok(self)
+    }
+
+    /// Validates a stored policy of which one part was replaced. That part has been validated by itself. The others stay as they
+    /// are, even if an earlier version of Signalbox accepted what is rejected now: otherwise a paused host could not be resumed.
+    pub fn check_altered(self, before: Option<&Self>) -> Result<Self, Invalid> {
+        self.check_size(before.map_or(0, Self::bytes))?;
+        Ok(self)
+    }
+
+    /// The length as JSON.
+    fn bytes(&self) -> usize {
+        serde_json::to_string(self).map_or(usize::MAX, |json| json.len())
+    }
+
+    /// `accepted`: a length that is accepted although it is above the limit.
+    fn check_size(&self, accepted: usize) -> Result<(), Invalid> {
+        let detail = format!("a policy must have at most {MAX_BYTES} bytes as JSON");
+        require(self.bytes() <= MAX_BYTES.max(accepted), "policy", detail)
     }
 
     /// Whether every part is missing, which is equivalent to no policy.
@@ -261,6 +274,11 @@ impl Policy {
                 stored.map_or_else(fresh, |one| (one.since_ms, one.by.clone()));
         }
         self
+    }
+
+    /// How requests wait while the host is paused.
+    pub fn pause(&self) -> Option<&Pause> {
+        self.pause.as_ref()
     }
 
     /// The policy with `pause`, or without it to resume the host.

@@ -154,7 +154,7 @@ impl Registry {
         check_services(caller, hostname, &rules)?;
         self.alter_policy(caller, hostname, None, |before| {
             let rest = before.cloned().unwrap_or_default();
-            rest.with_paths(rules.paths.clone()).keep_hidden(before)?.check()
+            rest.with_paths(rules.paths.clone()).keep_hidden(before)?.check_altered(before)
         })
         .await
     }
@@ -168,8 +168,9 @@ impl Registry {
         pause: Option<Pause>,
     ) -> Result<AlteredPolicy, Error> {
         check_names(caller, std::slice::from_ref(hostname))?;
+        let mode = Policy::default().with_pause(pause).check()?;
         self.alter_policy(caller, hostname, None, |before| {
-            before.cloned().unwrap_or_default().with_pause(pause.clone()).check()
+            before.cloned().unwrap_or_default().with_pause(mode.pause().cloned()).check_altered(before)
         })
         .await
     }
@@ -188,8 +189,7 @@ impl Registry {
         shares: &[Share],
     ) -> Result<AlteredPolicy, Error> {
         check_names(caller, std::slice::from_ref(hostname))?;
-        let altered =
-            self.alter_policy(caller, hostname, None, |before| with(before.cloned(), shares)).await?;
+        let altered = self.alter_policy(caller, hostname, None, |before| with(before, shares)).await?;
         let change = self.serve_shared(caller, hostname, &altered.after, altered.change).await?;
         Ok(AlteredPolicy { change, ..altered })
     }
@@ -203,7 +203,7 @@ impl Registry {
     ) -> Result<(), Error> {
         check_names(caller, std::slice::from_ref(hostname))?;
         let before = self.policy_before(hostname).await?.map(|wanted| wanted.value);
-        with(before, shares)?;
+        with(before.as_ref(), shares)?;
         Ok(())
     }
 
@@ -246,10 +246,9 @@ impl Registry {
 }
 
 /// A policy with other shares.
-fn with(before: Option<Policy>, shares: &[Share]) -> Result<Policy, Invalid> {
-    let mut policy = before.unwrap_or_default();
-    policy.shares = Some(shares.to_vec());
-    policy.check()
+fn with(before: Option<&Policy>, shares: &[Share]) -> Result<Policy, Invalid> {
+    let split = Policy::default().with_split(Some(shares.to_vec())).check()?;
+    before.cloned().unwrap_or_default().with_split(split.shares).check_altered(before)
 }
 
 /// Checks the hosts to which the policy of `hostname` leads. A caller can lead requests only to hosts that it may

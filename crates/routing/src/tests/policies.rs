@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::{
-    Error,
+    AlteredPolicy, Error,
     store::{ResourceOutcome, ResourceProjected},
 };
 use signalbox_access::Caller;
@@ -309,4 +309,59 @@ async fn a_policy_that_changed_since_it_was_read_is_left() {
     let outcome = rig.store.desire_resource(&host(HOST), Some(&mine), Some(read)).await.unwrap();
     assert_eq!(outcome, ResourceOutcome::Changed);
     assert_eq!(rig.projected().await, Some(json!({"v": 1, "hold_ms": 2})));
+}
+
+/// As an earlier version stored it. What a rule rejects now must not keep a host paused.
+#[tokio::test]
+async fn a_stored_policy_that_would_be_rejected_now_can_be_altered_in_its_parts() {
+    let rig = Rig::new().await;
+    let (root, name) = (Caller::root(), host(HOST));
+    let rejected = json!({"body_bytes": 1000, "upstream": {"protocol": "grpc"}});
+    let stored = serde_json::from_value::<Policy>(rejected).unwrap();
+    assert_eq!(stored.clone().check().unwrap_err().field, "body_bytes");
+    rig.registry.set_policy(&root, &name, &stored, None).await.unwrap();
+    let pause = |json: Value| Some(serde_json::from_value(json).unwrap());
+    let paused = rig.registry.set_pause(&root, &name, pause(json!({"wait_ms": 1}))).await.unwrap();
+    assert!(paused.after.has_mode() && paused.change.changed);
+    let shares =
+        |percent: u8| [serde_json::from_value(json!({"version_type": "1", "percent": percent})).unwrap()];
+    rig.registry.check_replace_shares(&root, &name, &shares(100)).await.unwrap();
+    rig.registry.replace_shares(&root, &name, &shares(100)).await.unwrap();
+    let rules = |service: &str| {
+        Some(vec![serde_json::from_value(json!({"path": "/a", "service": service})).unwrap()])
+    };
+    rig.registry.set_paths(&root, &name, rules("b.example")).await.unwrap();
+    // The new part is validated as before.
+    let field = |refused: Result<AlteredPolicy, Error>| match refused {
+        Err(Error::Invalid(invalid)) => invalid.field,
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(
+        field(rig.registry.set_pause(&root, &name, pause(json!({"wait_ms": 0}))).await),
+        "pause.wait_ms"
+    );
+    assert_eq!(field(rig.registry.replace_shares(&root, &name, &shares(99)).await), "shares");
+    assert_eq!(field(rig.registry.set_paths(&root, &name, rules(HOST)).await), "service");
+    rig.registry.set_paths(&root, &name, None).await.unwrap();
+    let resumed = rig.registry.set_pause(&root, &name, None).await.unwrap();
+    let split = json!([{"version_type": "1", "percent": 100}]);
+    let left = json!({"body_bytes": 1000, "upstream": {"protocol": "grpc"}, "shares": split});
+    assert_eq!(serde_json::to_value(&resumed.after).unwrap(), left);
+}
+
+/// Its parts may not make it longer, but they may be removed.
+#[tokio::test]
+async fn a_stored_policy_that_is_too_long_can_be_resumed() {
+    let rig = Rig::new().await;
+    let (root, name) = (Caller::root(), host(HOST));
+    let page = |code: u16| (code.to_string(), json!({"body": "x".repeat(8192)}));
+    let pages: serde_json::Map<_, _> = (500..508).map(page).collect();
+    let long = json!({"error_pages": pages, "pause": {"wait_ms": 1}});
+    let stored = serde_json::from_value::<Policy>(long).unwrap();
+    assert_eq!(stored.clone().check().unwrap_err().field, "policy");
+    rig.registry.set_policy(&root, &name, &stored, None).await.unwrap();
+    let longer = serde_json::from_value(json!({"path": "/a", "service": "b.example"})).unwrap();
+    let refused = rig.registry.set_paths(&root, &name, Some(vec![longer])).await.unwrap_err();
+    assert!(matches!(&refused, Error::Invalid(invalid) if invalid.field == "policy"), "{refused:?}");
+    assert!(!rig.registry.set_pause(&root, &name, None).await.unwrap().after.has_mode());
 }
