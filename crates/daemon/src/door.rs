@@ -85,8 +85,10 @@ impl Door {
         let is_proven = self.is_proven.as_ref()?;
         let mut presented = headers.get_all(&PROOF).iter();
         let (Some(proof), None) = (presented.next(), presented.next()) else { return None };
-        let list = headers.get_all(&FORWARDED_FOR).iter().next_back()?.to_str().ok()?;
-        let client = list.rsplit(',').next().unwrap_or(list).trim();
+        // What the client sent comes first, and may be any bytes.
+        let list = headers.get_all(&FORWARDED_FOR).iter().next_back()?.as_bytes();
+        let client = list.rsplit(|byte| *byte == b',').next().unwrap_or(list);
+        let client = std::str::from_utf8(client).ok()?.trim();
         is_proven(proof.to_str().ok()?, client).then_some(client)
     }
 
@@ -260,6 +262,11 @@ mod tests {
         }
         assert_eq!(client(&[forwarded]), "127.0.0.1");
         assert_eq!(client(&[proof]), "127.0.0.1");
+        for bytes in [&b"\xe9, 10.0.0.9"[..], "é,10.0.0.9".as_bytes(), b"\xff\xfe,, 10.0.0.9"] {
+            let mut sent = headers(&[proof]);
+            sent.append(&FORWARDED_FOR, HeaderValue::from_bytes(bytes).unwrap());
+            assert_eq!(door.client(Some(&peer), &sent).to_string(), "10.0.0.9", "{bytes:?}");
+        }
         assert_eq!(client(&[forwarded, proof, proof]), "127.0.0.1");
         assert_eq!(client(&[(&FORWARDED_FOR, "unix:"), (&PROOF, "proof of unix:")]), "127.0.0.1");
         let mapped = [(&FORWARDED_FOR, "::ffff:10.0.0.9"), (&PROOF, "proof of ::ffff:10.0.0.9")];

@@ -142,6 +142,11 @@ async fn invented_addresses_neither_help_a_guesser_nor_block_others() {
             let answer = from(address, system.admin, &Request::get("localhost", path).token(&newer)).await;
             assert_eq!(answer.status, 200, "{address:?}: {}", answer.text());
         }
+        // Bytes that are not ASCII do not hide what nginx adds. Otherwise the client would count as nginx, whose address has guessed.
+        let newest = system.token(&format!("newest-{number}"), &["read"]).await;
+        let request = Request::get("localhost", path).token(&newest).header("X-Forwarded-For", "é");
+        let answer = from([127, 0, 0, 8], system.admin, &request).await;
+        assert_eq!(answer.status, 200, "{}", answer.text());
     }
     system.stop().await;
 }
