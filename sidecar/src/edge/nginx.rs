@@ -19,6 +19,9 @@ use signalbox_daemon::door::PROOF;
 /// How long nginx delays its answer while nothing changes.
 const WAIT_SECONDS: u64 = 5;
 const TIMEOUT: Duration = Duration::from_secs(WAIT_SECONDS + 5);
+/// Maximum length of an answer, except of the table, which is stored as it arrives. The longest lists the requests in flight of
+/// each instance, in about 30 bytes. Another process may answer on nginx's port.
+const MAX_ANSWER_BYTES: usize = 16 << 20;
 
 /// The admin listener of this router's nginx.
 #[derive(Debug, Clone)]
@@ -83,6 +86,8 @@ pub(super) enum Error {
     Request(#[from] reqwest::Error),
     #[error("unexpected answer from nginx to {0}")]
     Answer(&'static str),
+    #[error("answer of more than {max} bytes to {0}", max = MAX_ANSWER_BYTES)]
+    TooLong(&'static str),
     #[error(
         "nginx does not recognize this sidecar and hides the secrets of the table, or another process uses its port: derive \
          daemons_key_file from its EDGE_KEY_FILE again with `signalbox secrets`"
@@ -113,7 +118,7 @@ impl Nginx {
     async fn json<T: serde::de::DeserializeOwned>(&self, name: &'static str, path: &str) -> Result<T, Error> {
         let response = self.get(path).await?;
         let status = response.status();
-        let body = response.bytes().await?;
+        let body = body_of(response, name).await?;
         self.answered.fetch_add(1, Ordering::Relaxed);
         if !status.is_success() {
             return Err(Error::Answer(name));
@@ -137,9 +142,10 @@ impl Nginx {
     pub(super) async fn connections(&self) -> Result<Connections, Error> {
         let response = self.get("/edge/connections").await?;
         let unlogged = response.headers().get(UNLOGGED).and_then(|count| count.to_str().ok()?.parse().ok());
-        let text = response.text().await?;
+        let body = body_of(response, "/edge/connections").await?;
         self.answered.fetch_add(1, Ordering::Relaxed);
-        connections(&text, unlogged).ok_or(Error::Answer("/edge/connections"))
+        let text = std::str::from_utf8(&body).ok();
+        text.and_then(|text| connections(text, unlogged)).ok_or(Error::Answer("/edge/connections"))
     }
 
     /// The table, unless its tag is still `tag`. `proof` is what proves that this is the sidecar.
@@ -162,6 +168,18 @@ impl Nginx {
     }
 }
 
+/// The body of an answer that fits into memory.
+async fn body_of(mut response: Response, name: &'static str) -> Result<Vec<u8>, Error> {
+    let mut body = Vec::new();
+    while let Some(chunk) = response.chunk().await? {
+        if body.len() + chunk.len() > MAX_ANSWER_BYTES {
+            return Err(Error::TooLong(name));
+        }
+        body.extend_from_slice(&chunk);
+    }
+    Ok(body)
+}
+
 /// Parses a `stub_status` page. Reading and writing are requests; waiting are idle connections.
 fn connections(page: &str, unlogged: Option<u64>) -> Option<Connections> {
     let numbers: Vec<u64> =
@@ -174,7 +192,35 @@ fn connections(page: &str, unlogged: Option<u64>) -> Option<Connections> {
 
 #[cfg(test)]
 mod tests {
+    use tokio::{io::AsyncWriteExt, net::TcpListener};
+
     use super::*;
+
+    /// Another process on nginx's port must not fill the memory of the sidecar.
+    #[tokio::test]
+    async fn an_answer_without_an_end_is_rejected() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let nginx = Nginx::new(&format!("http://{}", listener.local_addr().unwrap())).unwrap();
+        let endless = tokio::spawn(async move {
+            let mut sent = Vec::new();
+            for _ in 0..3 {
+                let (mut stream, _) = listener.accept().await.unwrap();
+                stream.write_all(b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n").await.unwrap();
+                let mut bytes = 0;
+                // Enough for a sidecar that reads on.
+                while bytes < 8 * MAX_ANSWER_BYTES && stream.write_all(&[b'1'; 65536]).await.is_ok() {
+                    bytes += 65536;
+                }
+                sent.push(bytes);
+            }
+            sent
+        });
+        assert!(matches!(nginx.status().await, Err(Error::TooLong("/edge/status"))));
+        assert!(matches!(nginx.acknowledged(None).await, Err(Error::TooLong("/edge/ack"))));
+        assert!(matches!(nginx.connections().await, Err(Error::TooLong("/edge/connections"))));
+        let sent = endless.await.unwrap();
+        assert!(sent.iter().all(|bytes| *bytes < 4 * MAX_ANSWER_BYTES), "{sent:?}");
+    }
 
     #[test]
     fn a_status_page_is_parsed() {
