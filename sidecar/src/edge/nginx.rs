@@ -192,7 +192,10 @@ fn connections(page: &str, unlogged: Option<u64>) -> Option<Connections> {
 
 #[cfg(test)]
 mod tests {
-    use tokio::{io::AsyncWriteExt, net::TcpListener};
+    use tokio::{
+        io::{AsyncReadExt, AsyncWriteExt},
+        net::TcpListener,
+    };
 
     use super::*;
 
@@ -205,6 +208,8 @@ mod tests {
             let mut sent = Vec::new();
             for _ in 0..3 {
                 let (mut stream, _) = listener.accept().await.unwrap();
+                // A client takes an answer before its request for an error.
+                assert!(stream.read(&mut [0; 4096]).await.unwrap() > 0);
                 stream.write_all(b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n").await.unwrap();
                 let mut bytes = 0;
                 // Enough for a sidecar that reads on.
