@@ -183,7 +183,7 @@ async fn a_host_that_serves_paths_only_is_no_problem_and_a_service_without_insta
     // A host that has lost its instances is not meant to do without.
     call(&system, "PUT", &set, Some(rules("/api", "api.test"))).await;
     call(&system, "DELETE", "/instances/own?wait=20s", None).await;
-    let sentence = "Requests are answered with 503: no instance can receive them.";
+    let sentence = "Requests for other paths than those of 1 path rule are answered with 503: no instance can receive them.";
     all_show(&system, "no_instance", "no instance", sentence).await;
     assert!(problems(&system).await.contains(&"host-without-instance".to_owned()));
     system.stop().await;

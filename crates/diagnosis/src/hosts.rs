@@ -234,7 +234,13 @@ impl Reading {
                     format!("every instance{of} is draining or on standby"),
                 ),
             };
-            let text = format!("Requests are answered with 503: {why}.");
+            let which = match self.path_rules {
+                0 => "Requests".to_owned(),
+                rules => {
+                    format!("Requests for other paths than those of {}", count(rules, "path rule"))
+                }
+            };
+            let text = format!("{which} are answered with 503: {why}.");
             return (Condition::NoInstance, short, text);
         }
         if self.unhealthy >= self.instances {

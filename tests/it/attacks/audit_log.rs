@@ -22,10 +22,6 @@ async fn every_change_log_in_and_refusal_is_recorded_without_secrets() {
     let put = request.token(&system.token).header("X-Request-ID", "request-of-the-test").json(&body);
     let answer = put.send(system.admin).await.unwrap();
     assert_eq!(answer.status, 201, "{}", answer.text());
-    // It renews a lease, and is no change.
-    let again = Request::new("PUT", &system.admin.to_string(), "/instances/i-1").token(&system.token);
-    let again = again.json(&body).send(system.admin).await.unwrap();
-    assert_eq!((again.status, &again.json()["changed"]), (200, &json!(false)));
     let refused = Request::new("DELETE", &system.admin.to_string(), "/instances/i-1").token(&weak);
     assert_eq!(refused.send(system.admin).await.unwrap().status, 403);
     let form = Request::new("POST", &system.admin.to_string(), "/dashboard/login")
@@ -45,8 +41,6 @@ async fn every_change_log_in_and_refusal_is_recorded_without_secrets() {
     assert_eq!((&change["address"], &change["route"]), (&json!("127.0.0.1"), &json!("/instances/{id}")));
     assert!(change["request_id"].is_string(), "{change}");
     assert_eq!(change["after"]["hostnames"], json!(["app.test"]), "{change}");
-    let changes = all.iter().filter(|record| is(record, "change", json!("root"), "/instances/i-1"));
-    assert_eq!(changes.count(), 1, "{all:?}");
     let refusal = find("refused", json!("weak"), "/instances/i-1");
     assert_eq!((&refusal["status"], &refusal["code"]), (&json!(403), &json!("scope_missing")));
     find("login", json!("weak"), "/dashboard/login");

@@ -90,7 +90,7 @@ impl AuditLog {
         Self { fabric, max_records, frequent: Arc::default() }
     }
 
-    /// Appends a record of what `caller` did, or was refused, at a time in unix milliseconds. If the fabric does not respond, the
+    /// Appends a record of what `caller` did (all state machines are one), or was refused, at a time in unix milliseconds. If the fabric does not respond, the
     /// record may have been written.
     pub async fn append(
         &self,

@@ -251,10 +251,6 @@ pub(crate) async fn record(
         }
     }
     match answer {
-        // A repeated registration renews a lease, and is no change.
-        Some(answer) if kind == Kind::Change && status.is_success() && answer["changed"] == false => {
-            return response;
-        }
         Some(Value::Object(answer)) if kind == Kind::Refused => {
             record.code = answer.get("code").and_then(Value::as_str).map(str::to_owned);
         }
@@ -422,8 +418,9 @@ impl AuditTrail {
             "audit"
         );
         let Ok(text) = serde_json::to_string(&record) else { return false };
-        let appended =
-            self.log.append(&text, record.who.as_deref(), record.kind == Kind::Refused, record.at_ms);
+        // A token can have many machines, so all of them count as one caller.
+        let caller = if record.label.is_some() { Some("machine:") } else { record.who.as_deref() };
+        let appended = self.log.append(&text, caller, record.kind == Kind::Refused, record.at_ms);
         match tokio::time::timeout(PATIENCE, appended).await {
             Ok(Ok(())) => {}
             Ok(Err(error)) => {

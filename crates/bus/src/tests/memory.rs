@@ -436,6 +436,30 @@ async fn a_small_event_at_the_head_of_large_ones_keeps_no_more_than_its_share_of
 }
 
 #[tokio::test]
+async fn a_subscriber_that_cannot_be_measured_does_not_pay_for_what_others_publish() {
+    let server = Server::in_memory().await;
+    let world = world(&server, Options { log_bytes: 400_000, ..Options::default() }).await;
+    let single = |topic: &str| Wanted { max_events: Some(100), concurrency: Some(1), ..wanted(&[topic]) };
+    // Each of them takes one of the calls of a round, before the one with the most events.
+    let many: Vec<String> = (0..idle::MAX_MEASURES).map(|n| format!("s{n}")).collect();
+    for token in &many {
+        world.bus.handle.subscribe(token, single("rare")).await.unwrap();
+        world.paused(token).await;
+    }
+    world.bus.handle.subscribe("quiet", single("often")).await.unwrap();
+    world.paused("quiet").await;
+    world.accepted("a", "rare", 5, 10).await;
+    world.accepted("a", "often", 200, 10).await;
+    world.accepted("b", "noise", 800, 1000).await;
+    world.time.advance(20_000);
+    world.trim().await;
+    assert!(world.log().await <= 400_000, "{}", world.log().await);
+    assert_eq!(world.waiting("quiet").await, 200);
+    assert_eq!(strings(&world.redis, "KEYS", &["bus:gaps:*"]).await, [""; 0]);
+    world.bus.stop().await;
+}
+
+#[tokio::test]
 async fn what_waits_for_a_subscriber_is_measured_in_parts() {
     let server = Server::in_memory().await;
     let mut hands = Hands::new(&server, vec![subscriber("s", 4, 100, 0)]).await;
