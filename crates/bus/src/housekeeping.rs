@@ -569,7 +569,7 @@ async fn largest_measured(
     mut sizes: BTreeMap<String, u64>,
     largest: u64,
 ) -> Result<Option<String>, signalbox_store::Error> {
-    let (mut measured, mut left) = (HashSet::new(), idle::MAX_MEASURES);
+    let mut measured = HashSet::new();
     while let Some((token, bytes)) = noisiest(&sizes) {
         if bytes.saturating_mul(2) < largest {
             break;
@@ -577,8 +577,9 @@ async fn largest_measured(
         if !measured.insert(token.clone()) {
             return Ok(Some(token));
         }
-        if let Some(parts) = idle::sizes(store, &token, &[], &mut left).await? {
-            sizes.insert(token, parts.values().sum());
+        let mut left = idle::MAX_MEASURES;
+        if let Some(events) = idle::waiting(store, &token, &mut left).await? {
+            sizes.insert(token, events.iter().map(|(_, _, bytes)| bytes).sum());
         }
     }
     Ok(None)

@@ -5,7 +5,7 @@
 //! the present segment, and only those pay that need much themselves.
 
 use std::{
-    collections::{BTreeMap, HashMap, HashSet},
+    collections::{BTreeMap, HashMap, HashSet, VecDeque},
     sync::Arc,
 };
 
@@ -16,7 +16,7 @@ use super::{
     Error, EventId, Subscription,
     core::Core,
     housekeeping::{READS, report, trim_all, unless_damaged},
-    store::{SEGMENT_IDS, Store},
+    store::{Dropped, Measured, SEGMENT_IDS, Store},
 };
 
 /// Segments from which events are copied in one round, and calls that copy.
@@ -52,18 +52,24 @@ async fn always_fails(store: &Store, token: String) -> Result<Option<String>, si
 }
 
 /// A segment of the log that only idle subscribers need.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Pinned {
     segment: u64,
     bytes: u64,
     /// These subscribers, and how many events wait there for each; after `measure`, how many bytes these have.
     holders: BTreeMap<String, u64>,
+    /// Those of them whose events could not be measured.
+    estimated: HashSet<String>,
+    /// The measured events: the bytes of each, and the number of subscribers for which it waits.
+    events: HashMap<u64, (u64, u32)>,
+    /// The bytes that are needed. What waits for several subscribers is stored once, and counts once.
+    needed: u64,
 }
 
 impl Pinned {
-    /// The bytes that are needed, at most: what several subscribers wait for is measured for each of them.
+    /// The bytes that are needed.
     fn needed(&self) -> u64 {
-        self.holders.values().fold(0, |sum: u64, bytes| sum.saturating_add(*bytes)).min(self.bytes)
+        if self.holders.is_empty() { 0 } else { self.needed.min(self.bytes) }
     }
 
     /// Whether it can be removed: nobody needs it, or most of it is of others, who pay nothing for it while it is kept. What is
@@ -82,12 +88,41 @@ impl Pinned {
     fn kept(&self, copies: bool) -> u64 {
         if copies || self.holders.is_empty() { self.needed() } else { self.bytes }
     }
+
+    /// An event waits for one of the holders.
+    fn add(&mut self, id: u64, bytes: u64) {
+        let (_, holders) = self.events.entry(id).or_insert_with(|| {
+            self.needed = self.needed.saturating_add(bytes);
+            (bytes, 0)
+        });
+        *holders += 1;
+    }
+
+    /// Events of a holder were dropped. Returns the bytes that it has less.
+    fn forget(&mut self, token: &str, dropped: &Dropped) -> u64 {
+        if self.estimated.contains(token) {
+            self.needed = self.needed.saturating_sub(dropped.bytes);
+        } else {
+            for id in &dropped.ids {
+                let Some((bytes, holders)) = self.events.get_mut(id) else { continue };
+                *holders -= 1;
+                if *holders == 0 {
+                    self.needed = self.needed.saturating_sub(*bytes);
+                    self.events.remove(id);
+                }
+            }
+        }
+        let Some(held) = self.holders.get_mut(token) else { return 0 };
+        let before = *held;
+        *held = held.saturating_sub(dropped.bytes);
+        before - *held
+    }
 }
 
 /// A segment, with the waiting events of each subscriber that needs it, if no queue does.
 async fn holders(store: &Store, segment: u64, bytes: u64) -> Result<Option<Pinned>, signalbox_store::Error> {
     let holders = unless_damaged(&format!("segment {segment}"), store.holders(segment).await)?.flatten();
-    Ok(holders.map(|holders| Pinned { segment, bytes, holders }))
+    Ok(holders.map(|holders| Pinned { segment, bytes, holders, ..Pinned::default() }))
 }
 
 /// The segments that only idle subscribers need, oldest first.
@@ -107,23 +142,19 @@ async fn all_pinned(core: &Core, store: &Store) -> Result<Vec<Pinned>, Error> {
     Ok(pinned)
 }
 
-/// The bytes of a subscriber's waiting events in these segments, or in all of them (none given), by segment; `None` if that takes
-/// more calls than are `left`.
-pub(super) async fn sizes(
+/// A subscriber's waiting events; `None` if finding them takes more calls than are `left`.
+pub(super) async fn waiting(
     store: &Store,
     token: &str,
-    segments: &[u64],
     left: &mut usize,
-) -> Result<Option<HashMap<u64, u64>>, signalbox_store::Error> {
-    let (mut sizes, mut cursor) = (HashMap::<u64, u64>::new(), <[String; 4]>::default());
+) -> Result<Option<Vec<Measured>>, signalbox_store::Error> {
+    let (mut events, mut cursor) = (Vec::new(), <[String; 4]>::default());
     while *left > 0 {
         *left -= 1;
-        let found = unless_damaged(token, store.measure_part(token, segments, &cursor).await)?;
+        let found = unless_damaged(token, store.measure_part(token, &cursor).await)?;
         let (part, next) = found.unwrap_or_default();
-        for (segment, bytes) in part {
-            *sizes.entry(segment).or_default() += bytes;
-        }
-        let Some(next) = next else { return Ok(Some(sizes)) };
+        events.extend(part);
+        let Some(next) = next else { return Ok(Some(events)) };
         cursor = next;
     }
     Ok(None)
@@ -131,33 +162,41 @@ pub(super) async fn sizes(
 
 /// Measures what each subscriber needs of the segments. Its oldest events do not show the size of the others.
 async fn measure(store: &Store, pinned: &mut [Pinned]) -> Result<(), signalbox_store::Error> {
+    let places: HashMap<u64, usize> = pinned.iter().enumerate().map(|(at, one)| (one.segment, at)).collect();
     let mut holders = BTreeMap::<String, (u64, Vec<usize>)>::new();
-    for (at, one) in pinned.iter().enumerate() {
+    for (at, one) in pinned.iter_mut().enumerate() {
         for (token, events) in &one.holders {
-            let (all, places) = holders.entry(token.clone()).or_default();
+            let (all, segments) = holders.entry(token.clone()).or_default();
             *all += events;
-            places.push(at);
+            segments.push(at);
         }
     }
     let mut holders: Vec<_> = holders.into_iter().collect();
     holders.sort_by_key(|(_, (events, _))| *events);
     let mut left = MAX_MEASURES;
-    for (token, (_, places)) in holders {
-        let segments: Vec<u64> = places.iter().map(|at| pinned[*at].segment).collect();
-        let sizes = sizes(store, &token, &segments, &mut left).await?;
-        // Too many events wait to measure all of them in one round, and these are of one of the subscribers with the most.
-        let mean = match sizes {
-            Some(_) => 0,
-            None => unless_damaged(&token, store.event_size(&token).await)?.unwrap_or_default(),
+    for (token, (_, segments)) in holders {
+        let Some(events) = waiting(store, &token, &mut left).await? else {
+            // Too many events wait to measure all of them in one round, and these are of one of the subscribers with the most.
+            let mean = unless_damaged(&token, store.event_size(&token).await)?.unwrap_or_default();
+            for at in segments {
+                let one = &mut pinned[at];
+                let bytes = one.holders.get(&token).copied().unwrap_or_default().saturating_mul(mean);
+                one.holders.insert(token.clone(), bytes.min(one.bytes));
+                one.estimated.insert(token.clone());
+                one.needed = one.needed.saturating_add(bytes.min(one.bytes));
+            }
+            continue;
         };
-        for at in places {
-            let one = &mut pinned[at];
-            let events = one.holders.get(&token).copied().unwrap_or_default();
-            let bytes = match &sizes {
-                Some(sizes) => sizes.get(&one.segment).copied().unwrap_or(0),
-                None => events.saturating_mul(mean).min(one.bytes),
-            };
-            one.holders.insert(token.clone(), bytes);
+        for at in segments {
+            pinned[at].holders.insert(token.clone(), 0);
+        }
+        for (segment, id, bytes) in events {
+            let one = places.get(&segment).map(|at| &mut pinned[*at]);
+            let Some(one) = one.filter(|one| one.holders.contains_key(&token)) else { continue };
+            one.add(id, bytes);
+            if let Some(held) = one.holders.get_mut(&token) {
+                *held += bytes;
+            }
         }
     }
     Ok(())
@@ -196,29 +235,38 @@ async fn drop_heaviest(
     copies: bool,
     dropped: &mut BTreeMap<String, u64>,
 ) -> Result<(), signalbox_store::Error> {
-    loop {
-        let gain: u64 = pinned.iter().map(|one| one.gain(copies)).sum();
-        let needed: u64 = pinned.iter().map(|one| one.kept(copies)).sum();
-        let mut own = BTreeMap::<&String, u64>::new();
-        for (token, bytes) in pinned.iter().flat_map(|one| &one.holders) {
-            *own.entry(token).or_default() += bytes;
+    let mut gain: u64 = pinned.iter().map(|one| one.gain(copies)).sum();
+    let mut needed: u64 = pinned.iter().map(|one| one.kept(copies)).sum();
+    // Of each subscriber the bytes, and the segments that it needs.
+    let mut own = BTreeMap::<String, (u64, VecDeque<usize>)>::new();
+    for (at, one) in pinned.iter().enumerate() {
+        for (token, bytes) in &one.holders {
+            let (all, segments) = own.entry(token.clone()).or_default();
+            *all += bytes;
+            segments.push_back(at);
         }
-        let Some((token, _)) = own.into_iter().max_by_key(|(_, bytes)| *bytes) else { break };
+    }
+    // One batch at a time: subscribers that wait for the same events lose them together, and only then the log becomes smaller.
+    while gain < bytes && needed > kept {
+        let Some((token, _)) = own.iter().max_by_key(|(_, (bytes, _))| *bytes) else { break };
         let token = token.clone();
-        let Some(one) = pinned.iter_mut().find(|one| one.holders.contains_key(&token)) else { break };
-        let (gain, needed) = (gain - one.gain(copies), needed - one.kept(copies));
-        loop {
-            if gain + one.gain(copies) >= bytes || needed + one.kept(copies) <= kept {
-                return Ok(());
-            }
-            let part = store.drop_from(&token, "autodropped", one.segment).await;
-            let Some((events, bytes)) = unless_damaged(&token, part)?.flatten() else { break };
-            *dropped.entry(token.clone()).or_default() += events;
-            if let Some(held) = one.holders.get_mut(&token) {
-                *held = held.saturating_sub(bytes);
-            }
+        let Some((left, segments)) = own.get_mut(&token) else { break };
+        let Some(one) = segments.front().map(|at| &mut pinned[*at]) else {
+            own.remove(&token);
+            continue;
+        };
+        gain -= one.gain(copies);
+        needed -= one.kept(copies);
+        let part = store.drop_from(&token, "autodropped", one.segment).await;
+        if let Some(part) = unless_damaged(&token, part)?.flatten() {
+            *dropped.entry(token.clone()).or_default() += part.events;
+            *left = left.saturating_sub(one.forget(&token, &part));
+        } else {
+            segments.pop_front();
+            *left = left.saturating_sub(one.holders.remove(&token).unwrap_or_default());
         }
-        one.holders.remove(&token);
+        gain += one.gain(copies);
+        needed += one.kept(copies);
     }
     Ok(())
 }

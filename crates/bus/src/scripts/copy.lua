@@ -8,10 +8,10 @@
 -- ARGV[3]: integer, events to search in this call; a batch counts as one more
 -- ARGV[4]: integer, bytes to copy in this call (one event is always copied); empty to measure, which writes nothing
 -- ARGV[5-8]: the cursor: generation, lane, place of a batch in its lane, events of it that were searched; all empty to begin
--- ARGV[9...]: strings, the segments that are to be free, or to be measured; none to measure all
--- Returns an array: bytes that were added to the log; the cursor, all empty at the end; and an array of the segments that were
--- measured, each followed by the bytes of the events there. Batches that leave their lane between two calls shift the places, so
--- that the search may pass over some.
+-- ARGV[9...]: strings, the segments that are to be free; none to measure
+-- Returns an array: bytes that were added to the log; the cursor, all empty at the end; and an array of the events that were
+-- measured, each as its segment, its ID and its bytes. Batches that leave their lane between two calls shift the places, so that
+-- the search may pass over some.
 -- Caller: Store::copy_part, Store::measure_part
 
 -- The lanes that are in flight, by job.
@@ -91,21 +91,17 @@ local function find(lanes, token, wanted, segment, left, moves)
   end)
 end
 
--- Measures what is there. Returns the next cursor, and the bytes by segment.
-local function measure(lanes, token, wanted, left)
-  local sizes, reply = {}, {}
+-- Measures what is there. Returns the next cursor, and the events.
+local function measure(lanes, token, left)
+  local events = {}
   local cursor = search(lanes, token, {}, left, function(item)
     local id, home = lanes.item(item)
-    if wanted[home] or #ARGV < 9 then
-      sizes[home] = (sizes[home] or 0) + redis.call('HSTRLEN', lanes.base .. 'log:' .. home, id)
-    end
+    local at = #events
+    events[at + 1], events[at + 2] = home, id
+    events[at + 3] = redis.call('HSTRLEN', lanes.base .. 'log:' .. home, id)
     return true
   end)
-  for segment, bytes in pairs(sizes) do
-    reply[#reply + 1] = segment
-    reply[#reply + 1] = bytes
-  end
-  return cursor, reply
+  return cursor, events
 end
 
 -- Stores the bodies, and changes the items. Returns the bytes that were added to the log.
@@ -136,8 +132,8 @@ local function main(lanes)
   local token, left, wanted, moves = ARGV[2], { events = tonumber(ARGV[3]), bytes = tonumber(ARGV[4]) }, {}, {}
   for at = 9, #ARGV do wanted[ARGV[at]] = true end
   if not left.bytes then
-    local cursor, sizes = measure(lanes, token, wanted, left)
-    return { 0, cursor[1], cursor[2], cursor[3], cursor[4], sizes }
+    local cursor, events = measure(lanes, token, left)
+    return { 0, cursor[1], cursor[2], cursor[3], cursor[4], events }
   end
   local segment = lanes.segment((lanes.now(ARGV[1]) - 1704067200000) * 6400)
   wanted[segment] = nil

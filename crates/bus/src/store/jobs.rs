@@ -44,6 +44,18 @@ const COPY_BYTES: usize = 1 << 20;
 /// Events of a subscriber that are measured to estimate the size of all.
 const SAMPLE: usize = 100;
 
+/// An event that waits for a subscriber: its segment of the log, its ID, and its bytes.
+pub(crate) type Measured = (u64, u64, u64);
+
+/// Events that were dropped.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Dropped {
+    pub events: u64,
+    /// Their bytes in the segment that is to be freed, and their IDs there.
+    pub bytes: u64,
+    pub ids: Vec<u64>,
+}
+
 /// A job held by a worker, with the data that its acknowledgement has to name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Held {
@@ -307,7 +319,7 @@ impl Store {
 
     /// Drops the subscriber's oldest batch; how many events it had, or `None` if there is none to drop.
     pub(crate) async fn drop_oldest(&self, token: &str, reason: &str) -> Result<Option<u64>, Error> {
-        Ok(self.drop_batch(token, reason, "", "").await?.map(|(events, _)| events))
+        Ok(self.drop_batch(token, reason, "", "").await?.map(|dropped| dropped.events))
     }
 
     /// The same, if more than `most` events wait for the subscriber.
@@ -317,17 +329,16 @@ impl Store {
         reason: &str,
         most: u64,
     ) -> Result<Option<u64>, Error> {
-        Ok(self.drop_batch(token, reason, &most.to_string(), "").await?.map(|(events, _)| events))
+        Ok(self.drop_batch(token, reason, &most.to_string(), "").await?.map(|dropped| dropped.events))
     }
 
-    /// The same, if the subscriber needs this segment of the log and the batch may be why. Returns the bytes of the dropped events
-    /// there, too.
+    /// The same, if the subscriber needs this segment of the log and the batch may be why.
     pub(crate) async fn drop_from(
         &self,
         token: &str,
         reason: &str,
         segment: u64,
-    ) -> Result<Option<(u64, u64)>, Error> {
+    ) -> Result<Option<Dropped>, Error> {
         self.drop_batch(token, reason, "", &segment.to_string()).await
     }
 
@@ -337,10 +348,10 @@ impl Store {
         reason: &str,
         most: &str,
         segment: &str,
-    ) -> Result<Option<(u64, u64)>, Error> {
+    ) -> Result<Option<Dropped>, Error> {
         let call = self.lanes_call(&DROP).arg(token).arg(reason).arg(most).arg(segment);
-        let (events, bytes): (i64, u64) = call.run(self.redis()).await?;
-        Ok(u64::try_from(events).ok().map(|events| (events, bytes)))
+        let (events, bytes, ids): (i64, u64, Vec<u64>) = call.run(self.redis()).await?;
+        Ok(u64::try_from(events).ok().map(|events| Dropped { events, bytes, ids }))
     }
 
     /// Stores bodies of the subscriber's waiting events that are in these segments of the log again in the current one. Searches
@@ -355,16 +366,15 @@ impl Store {
         Ok((copied, next))
     }
 
-    /// Measures the subscriber's waiting events in these segments of the log, or in all of them (none given): the bytes by segment.
-    /// Searches a limited part of its lanes, from `cursor` on, and returns the cursor of the next part.
+    /// Measures the subscriber's waiting events: the segment, ID and bytes of each. Searches a limited part of its lanes, from
+    /// `cursor` on, and returns the cursor of the next part.
     pub(crate) async fn measure_part(
         &self,
         token: &str,
-        segments: &[u64],
         cursor: &[String; 4],
-    ) -> Result<(Vec<(u64, u64)>, Option<[String; 4]>), Error> {
-        let (_, next, sizes) = self.search_part(token, "", segments, cursor).await?;
-        Ok((sizes, next))
+    ) -> Result<(Vec<Measured>, Option<[String; 4]>), Error> {
+        let (_, next, events) = self.search_part(token, "", &[], cursor).await?;
+        Ok((events, next))
     }
 
     async fn search_part(
@@ -373,11 +383,11 @@ impl Store {
         bytes: &str,
         segments: &[u64],
         cursor: &[String; 4],
-    ) -> Result<(u64, Option<[String; 4]>, Vec<(u64, u64)>), Error> {
+    ) -> Result<(u64, Option<[String; 4]>, Vec<Measured>), Error> {
         let call = self.lanes_call(&COPY).key(&self.bus().log()).arg(self.clock.argument()).arg(token);
         let call = call.arg(COPY_EVENTS).arg(bytes).arg(&cursor[..]).arg(segments);
-        let (copied, a, b, c, d, sizes) = call.run(self.redis()).await?;
-        Ok((copied, Some([a, b, c, d]).filter(|next: &[String; 4]| !next[0].is_empty()), sizes))
+        let (copied, a, b, c, d, events) = call.run(self.redis()).await?;
+        Ok((copied, Some([a, b, c, d]).filter(|next: &[String; 4]| !next[0].is_empty()), events))
     }
 
     /// Ends the pauses of the subscriber's lanes. Batches that fill wait `timeout_ms` at most.

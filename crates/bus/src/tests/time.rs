@@ -236,7 +236,7 @@ async fn work_on_large_lanes(batches: u64, most: Option<u64>) {
     observed
         .run("measure the events", size, async {
             let mut left = usize::MAX;
-            crate::idle::sizes(&hands.store, "s", &[], &mut left).await.unwrap();
+            crate::idle::waiting(&hands.store, "s", &mut left).await.unwrap();
         })
         .await;
     assert_eq!(observed.run("check", size, hands.store.audit("s", 2_000, &[])).await.unwrap(), []);
