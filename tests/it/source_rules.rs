@@ -151,8 +151,10 @@ const SHARED: &[(&str, &str)] = &[
     ("crates/bus/src/scripts/publish_decide.lua", "local function early_reply()"),
     ("crates/bus/src/scripts/publish_write.lua", "local function early_reply()"),
     ("crates/bus/src/scripts/lanes.lua", "local function early_reply()"),
-    // Appended to the publish script only, which names it by its path.
+    // Appended where Rust assembles a script: to the publish script, and to every script that changes the due set of a machine.
     ("crates/bus/src/scripts/labels.lua", "function main(labels"),
+    ("crates/bus/src/scripts/settle.lua", "local function main()"),
+    ("crates/machines/src/scripts/change.lua", "local function main()"),
 ];
 
 fn scripts() -> Vec<Script> {

@@ -72,7 +72,7 @@ impl Pinned {
         if self.holders.is_empty() { 0 } else { self.needed.min(self.bytes) }
     }
 
-    /// Whether it can be removed: nobody needs it, or most of it is of others, who pay nothing for it while it is kept. What is
+    /// Whether it can be removed: no subscriber needs it, or most of it is of others, who pay nothing for it while it is kept. What is
     /// copied from such a segment is less than what is removed, so copies cost less than what was published, however often an
     /// event is copied.
     fn is_removable(&self, copies: bool) -> bool {

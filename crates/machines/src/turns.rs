@@ -17,7 +17,7 @@ use crate::fair::Payer;
 /// Shard and client → the last of the client's machines that had a turn.
 type Last = HashMap<(usize, Arc<str>), Arc<str>>;
 
-/// Where the next page continues. If it is lost, the turns begin anew.
+/// Where the next page continues. If it is lost, the turns begin with the first machine.
 #[derive(Debug, Default)]
 pub(crate) struct Turns(Mutex<Last>);
 

@@ -114,7 +114,7 @@ async fn the_audit_log_is_closed_to_all_but_its_readers() {
     bus.system.stop().await;
 }
 
-/// The answer is held up by a router that does not follow, and in the meantime the client leaves.
+/// The answer waits for a router that does not follow, and in the meantime the client leaves.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_change_is_recorded_although_its_client_leaves_before_the_answer() {
     let system = System::start("audit-left").await;

@@ -14,14 +14,7 @@ pub(super) const fn changing(main: &'static str) -> [&'static str; 3] {
     [main, SETTLE_LUA, CHANGE]
 }
 
-const CHANGE: &str = "
--- These fail before the first write if a key has another type.
-redis.call('ZCARD', KEYS[1])
-redis.call('ZCARD', KEYS[2])
-local reply = main()
-settle(KEYS[1], KEYS[2], ARGV[1])
-return reply
-";
+const CHANGE: &str = include_str!("../scripts/change.lua");
 
 pub(super) static SET: Script<FabricRole> =
     Script::composed("machines/set", &changing(include_str!("../scripts/set.lua")));

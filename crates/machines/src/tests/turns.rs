@@ -100,7 +100,7 @@ async fn two_machines_of_a_client_have_no_more_turns_than_one_of_another() {
     assert_eq!(world.left(["x", "y", M]).await, [475, 475, 350]);
     world.one_page(&world.machines).await;
     assert_eq!(world.left(["x", "y", M]).await, [350, 350, 100]);
-    // Who has less to do leaves the rest of a page to nobody, and the next one to the others.
+    // The rest of a machine's share of this page stays unused. The next page is of the others.
     world.one_page(&world.machines).await;
     assert_eq!(world.left(["x", "y", M]).await, [225, 225, 0]);
     world.one_page(&world.machines).await;

@@ -134,7 +134,7 @@ impl Policy {
         Ok(self)
     }
 
-    /// Validates a stored policy of which one part was replaced. That part has been validated by itself. The others stay as they
+    /// Validates a stored policy of which one part was replaced. That part has been validated separately. The others stay as they
     /// are, even if an earlier version of Signalbox accepted what is rejected now: otherwise a paused host could not be resumed.
     pub fn check_altered(self, before: Option<&Self>) -> Result<Self, Invalid> {
         self.check_size(before.map_or(0, Self::bytes))?;
