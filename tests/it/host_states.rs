@@ -119,7 +119,13 @@ async fn a_planned_mode_is_shown_everywhere_and_raises_no_alarm() {
     all_show(&system, "redirects", "redirects", "Redirects to https://elsewhere.test.").await;
     call(&system, "PUT", &format!("/hosts/{HOST}"), Some(json!({}))).await;
     call(&system, "PUT", &format!("/hosts/{HOST}/pause"), Some(json!({}))).await;
-    all_show(&system, "paused", "paused", " UTC by root: requests wait until the host is resumed.").await;
+    all_show(
+        &system,
+        "paused",
+        "paused",
+        " UTC by root: requests wait for up to 30 s until the host is resumed.",
+    )
+    .await;
     call(&system, "DELETE", &format!("/hosts/{HOST}/pause"), None).await;
     all_show(&system, "unhealthy", "unhealthy", "No instance is healthy").await;
     system.stop().await;
@@ -174,12 +180,20 @@ async fn a_host_that_serves_paths_only_is_no_problem_and_a_service_without_insta
     call(&system, "PUT", &set, Some(rules("/", "api.test"))).await;
     all_show(&system, "healthy", "healthy", "Requests are routed to an instance of api.test.").await;
     // Instances of the host itself get nothing.
-    system.register("own", &app, HOST, "8").await;
+    let own = App::start("own").await;
+    system.register("own", &own, HOST, "8").await;
     call(&system, "PUT", &set, Some(rules("/", "empty.test"))).await;
     let sentence = "Requests are answered with 503: no instance of empty.test can receive them.";
     all_show(&system, "no_instance", "no instance of empty.test", sentence).await;
     send(&system, 1, 503).await;
     assert!(problems(&system).await.contains(&"host-without-instance".to_owned()));
+    let both =
+        json!({"paths": [{"path": "/", "service": "api.test"}, {"path": "/x", "service": "empty.test"}]});
+    call(&system, "PUT", &set, Some(both)).await;
+    let sentence = "Requests are routed to an instance of api.test. Paths that are routed to empty.test return 503: \
+                    it has no active instance.";
+    all_show(&system, "rule_without_instance", "rule without instance", sentence).await;
+    assert!(problems(&system).await.contains(&"rule-without-instance".to_owned()));
     // A host that has lost its instances is not meant to do without.
     call(&system, "PUT", &set, Some(rules("/api", "api.test"))).await;
     call(&system, "DELETE", "/instances/own?wait=20s", None).await;

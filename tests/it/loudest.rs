@@ -191,6 +191,22 @@ async fn the_loudest_is_first_whatever_its_name() {
     system.stop().await;
 }
 
+/// A machine with a hundred states.
+fn chain(machine: &str) -> String {
+    let leave = "exit_condition: metadata.go = 1, triggers: [{metadata: go}]";
+    let states: String =
+        (0..99).map(|n| format!("      - {{gate: s{n:02}, {leave}, next: s{:02}}}\n", n + 1)).collect();
+    format!("state_machines:\n  {machine}:\n    states:\n{states}      - {{gate: s99}}\n")
+}
+
+async fn subscribe(system: &System, client: &str) {
+    let token = system.token(client, &["subscribe"]).await;
+    let body = json!({"topics": ["orders"], "callback": "https://a.test/", "uuid": "u"});
+    let request = Request::new("POST", "localhost", "/subscription").token(&token).json(&body);
+    let made = request.send(system.pacemaker).await.expect("an answer");
+    assert_eq!(made.status, 204, "{}", made.text());
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn metrics_of_a_large_system_pass_the_admin_listener() {
     let system = System::start("large-metrics").await;
@@ -199,10 +215,19 @@ async fn metrics_of_a_large_system_pass_the_admin_listener() {
         let put = system.api("PUT", &format!("/queues/queue-with-a-long-name-{n:04}"), Some(body)).await;
         assert!(put.status < 300, "{}", put.text());
     }
+    for n in 0..100 {
+        subscribe(&system, &format!("subscriber-with-a-long-name-{n:04}")).await;
+    }
+    for n in 0..30 {
+        let machine = format!("machine-with-a-long-name-{n:02}");
+        system.apply(&machine, &chain(&machine)).await;
+    }
     let page = tokio::time::timeout(Duration::from_secs(10), system.api("GET", "/metrics", None)).await;
     let page = page.expect("an answer").text();
     assert!(page.len() > 500_000 && page.ends_with("# EOF\n"), "{} bytes", page.len());
     assert!(page.contains("queue-with-a-long-name-0499") && page.contains("signalbox_sidecar_"));
+    assert!(page.contains("subscriber-with-a-long-name-0099"));
+    assert!(page.contains("machine=\"machine-with-a-long-name-29\",state=\"s99\""));
     // A daemon that hangs is named, and delays the other checks of the doctor for seconds only.
     system.allow("upstream timed out");
     system.pause(System::SIDECAR);

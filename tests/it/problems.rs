@@ -195,7 +195,7 @@ async fn operators_find_answers(system: &System) {
         (
             "which host fails",
             "doctor --skip-log",
-            &["No instance of host ill0.test is healthy", "critical"][..],
+            &["More than half of the instances of host ill0.test are unhealthy", "critical"][..],
         ),
         ("since when, and why", "routes list --filter health=unhealthy -o wide", &["i-0", "Z  ", "500"]),
         ("which subscriber is slow", "subscribers list --sort -waiting", &["root", "disabled"]),

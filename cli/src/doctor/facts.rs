@@ -381,8 +381,14 @@ fn state(host: &signalbox_client::routes::Host, unhealthy: u64) -> State {
     let shown = host.state.as_ref().and_then(|state| Some((state, Condition::named(&state.condition)?)));
     match shown {
         Some((state, condition)) => {
-            let signalbox_client::routes::HostState { short, summary, unserved_shares, .. } = state.clone();
-            State { condition, short, summary, unserved_shares }
+            let signalbox_client::routes::HostState {
+                short,
+                summary,
+                unserved_shares,
+                unserved_services,
+                ..
+            } = state.clone();
+            State { condition, short, summary, unserved_shares, unserved_services }
         }
         None => {
             let instances = host.addresses.len() as u64;

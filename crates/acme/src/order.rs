@@ -110,7 +110,7 @@ async fn begin(
 ) -> Result<(Order, KeyPair), Failure> {
     let owner = owner(parts, claim, hostname).await?;
     let is_whole = owner == Caller::root().bus_client();
-    let ask = Ask { owner: &owner, is_whole, is_renewal: claim.record.certificate.is_some() };
+    let ask = Ask { owner: &owner, is_whole, is_renewal: claim.record.issued_at.is_some() };
     if let Some(spent) = parts.store.order(ask, parts.options.orders_per_hour).await? {
         return Err(Failure::NoBudget(spent));
     }

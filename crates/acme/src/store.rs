@@ -60,7 +60,7 @@ pub(crate) struct Ask<'a> {
     pub(crate) owner: &'a str,
     /// Whether the owner may use the whole budget.
     pub(crate) is_whole: bool,
-    /// Whether the name has a certificate.
+    /// Whether a certificate was obtained for the name before. Uploaded ones do not count.
     pub(crate) is_renewal: bool,
 }
 

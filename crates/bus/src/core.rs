@@ -17,6 +17,7 @@ use super::{
     attempts::AttemptLog,
     cache::Cache,
     commit::Item,
+    idle::Searches,
     registry,
     rng::Rng,
     sealed,
@@ -48,6 +49,8 @@ pub(super) struct Core {
     pub(super) rng: Rng,
     /// The way to each shard's committer.
     pub(super) committers: Vec<mpsc::Sender<Item>>,
+    /// Searches for what idle subscribers need of the log.
+    pub(super) idle_searches: Searches,
     /// Bytes of events on that way.
     pub(super) waiting_bytes: AtomicUsize,
     /// A replay was asked for.
@@ -99,6 +102,7 @@ impl Core {
             queues,
             rng,
             committers,
+            idle_searches: Searches::default(),
             waiting_bytes: AtomicUsize::new(0),
             replays: Notify::new(),
             view: RwLock::new(Arc::new(View::unknown(false))),

@@ -21,7 +21,7 @@ use super::{
     core::Core,
     idle,
     queue_admin::QueueMaintenance,
-    store::{SEGMENT_IDS, Store},
+    store::{Cursor, SEGMENT_IDS, Store},
     view::State,
 };
 use signalbox_lease::Lease;
@@ -31,6 +31,8 @@ use signalbox_store::Kind;
 pub(super) const PURGE_PART: usize = 2_000;
 /// Batches dropped in one round, before memory is checked again.
 const DROP_PART: usize = 100;
+/// Calls that measure what waits for a subscriber, each up to 400 events.
+const MAX_MEASURES: usize = 2_500;
 /// Segments forgotten in one call.
 const TRIM_PART: usize = 100;
 /// Missed heartbeats after which an earlier process on the same machine is dead.
@@ -577,10 +579,28 @@ async fn largest_measured(
         if !measured.insert(token.clone()) {
             return Ok(Some(token));
         }
-        let mut left = idle::MAX_MEASURES;
-        if let Some(events) = idle::waiting(store, &token, &mut left).await? {
-            sizes.insert(token, events.iter().map(|(_, _, bytes)| bytes).sum());
+        let mut left = MAX_MEASURES;
+        if let Some(bytes) = waiting_bytes(store, &token, &mut left).await? {
+            sizes.insert(token, bytes);
         }
+    }
+    Ok(None)
+}
+
+/// The bytes of a subscriber's waiting events; `None` if finding them takes more calls than are `left`.
+pub(super) async fn waiting_bytes(
+    store: &Store,
+    token: &str,
+    left: &mut usize,
+) -> Result<Option<u64>, signalbox_store::Error> {
+    let (mut bytes, mut cursor) = (0, Cursor::default());
+    while *left > 0 {
+        *left -= 1;
+        let found = unless_damaged(token, store.measure_part(token, &cursor).await)?;
+        let (part, next) = found.unwrap_or_default();
+        bytes += part;
+        let Some(next) = next else { return Ok(Some(bytes)) };
+        cursor = next;
     }
     Ok(None)
 }

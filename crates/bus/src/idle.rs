@@ -1,33 +1,49 @@
 //! Subscribers to which nothing can be delivered, and the parts of the log that only they need.
 //!
 //! A segment of the log has the events of all tenants. A subscriber that waits for one small event in it would keep all of it, and
-//! pay for what others publish if that was dropped for the sake of the log's size. So what such subscribers wait for is copied to
-//! the present segment, and only those pay that need much themselves.
+//! pay for what others publish if that was dropped for the sake of the log's size. So what such subscribers wait for is moved to
+//! segment 0, which has nothing else: an event is stored there once, and removed when no item of a batch needs it. The bytes of each
+//! subscriber are counted there, and only those pay that have much.
 
 use std::{
-    collections::{BTreeMap, HashMap, HashSet, VecDeque},
+    collections::{BTreeMap, BTreeSet, HashMap, HashSet},
     sync::Arc,
 };
 
 use futures_util::{StreamExt as _, TryStreamExt as _, stream};
+use parking_lot::Mutex;
 use signalbox_store::Kind;
 
 use super::{
     Error, EventId, Subscription,
     core::Core,
     housekeeping::{READS, report, trim_all, unless_damaged},
-    store::{Dropped, Measured, SEGMENT_IDS, Store},
+    store::{Cursor, SEGMENT_IDS, Store},
 };
 
-/// Segments from which events are copied in one round, and calls that copy.
-const MAX_COPIED: usize = 500;
-const MAX_COPIES: usize = 2_500;
-/// Calls that measure in one round, each up to 400 events of a subscriber. Tests reach the limit.
-pub(super) const MAX_MEASURES: usize = if cfg!(test) { 30 } else { 2_500 };
+/// Segments that are freed together: a search of a subscriber's lanes is for all of them.
+const TOGETHER: usize = 500;
+/// Calls that move events in one round, and calls that drop some. Tests reach the first limit.
+const MAX_MOVES: usize = if cfg!(test) { 30 } else { 1_000 };
+const MAX_DROPS: usize = 10_000;
 
-/// The bytes of the segments that only idle subscribers need.
-pub(super) async fn pinned(core: &Core, store: &Store) -> Result<u64, Error> {
-    Ok(all_pinned(core, store).await?.iter().map(|one| one.bytes).sum())
+/// Where searches that were too long for a round continue in the next one, by shard and subscriber.
+#[derive(Debug, Default)]
+pub(super) struct Searches(Mutex<HashMap<(usize, String), Cursor>>);
+
+impl Searches {
+    fn take(&self, shard: usize, token: &str) -> Cursor {
+        self.0.lock().remove(&(shard, token.to_owned())).unwrap_or_default()
+    }
+
+    fn put(&self, shard: usize, token: &str, cursor: Cursor) {
+        self.0.lock().insert((shard, token.to_owned()), cursor);
+    }
+
+    /// Forgets searches of other subscribers than these.
+    fn retain(&self, shard: usize, tokens: &BTreeSet<String>) {
+        self.0.lock().retain(|(of, token), _| *of != shard || tokens.contains(token));
+    }
 }
 
 /// The subscribers to whom nothing can be delivered: paused, disabled, without readable credentials, or failing all the time.
@@ -52,80 +68,21 @@ async fn always_fails(store: &Store, token: String) -> Result<Option<String>, si
 }
 
 /// A segment of the log that only idle subscribers need.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Pinned {
     segment: u64,
     bytes: u64,
-    /// These subscribers, and how many events wait there for each; after `measure`, how many bytes these have.
+    /// These subscribers, and how many events wait there for each.
     holders: BTreeMap<String, u64>,
-    /// Those of them whose events could not be measured.
-    estimated: HashSet<String>,
-    /// The measured events: the bytes of each, and the number of subscribers for which it waits.
-    events: HashMap<u64, (u64, u32)>,
-    /// The bytes that are needed. What waits for several subscribers is stored once, and counts once.
-    needed: u64,
-}
-
-impl Pinned {
-    /// The bytes that are needed.
-    fn needed(&self) -> u64 {
-        if self.holders.is_empty() { 0 } else { self.needed.min(self.bytes) }
-    }
-
-    /// Whether it can be removed: no subscriber needs it, or most of it is of others, who pay nothing for it while it is kept. What is
-    /// copied from such a segment is less than what is removed, so copies cost less than what was published, however often an
-    /// event is copied.
-    fn is_removable(&self, copies: bool) -> bool {
-        self.holders.is_empty() || copies && self.needed() <= self.bytes / 2
-    }
-
-    /// The bytes that the log loses if it is removed; 0 if it cannot be.
-    fn gain(&self, copies: bool) -> u64 {
-        if self.is_removable(copies) { self.bytes - self.needed() } else { 0 }
-    }
-
-    /// The bytes that it keeps: all of it if nothing can be copied.
-    fn kept(&self, copies: bool) -> u64 {
-        if copies || self.holders.is_empty() { self.needed() } else { self.bytes }
-    }
-
-    /// An event waits for one of the holders.
-    fn add(&mut self, id: u64, bytes: u64) {
-        let (_, holders) = self.events.entry(id).or_insert_with(|| {
-            self.needed = self.needed.saturating_add(bytes);
-            (bytes, 0)
-        });
-        *holders += 1;
-    }
-
-    /// Events of a holder were dropped. Returns the bytes that it has less.
-    fn forget(&mut self, token: &str, dropped: &Dropped) -> u64 {
-        if self.estimated.contains(token) {
-            self.needed = self.needed.saturating_sub(dropped.bytes);
-        } else {
-            for id in &dropped.ids {
-                let Some((bytes, holders)) = self.events.get_mut(id) else { continue };
-                *holders -= 1;
-                if *holders == 0 {
-                    self.needed = self.needed.saturating_sub(*bytes);
-                    self.events.remove(id);
-                }
-            }
-        }
-        let Some(held) = self.holders.get_mut(token) else { return 0 };
-        let before = *held;
-        *held = held.saturating_sub(dropped.bytes);
-        before - *held
-    }
 }
 
 /// A segment, with the waiting events of each subscriber that needs it, if no queue does.
 async fn holders(store: &Store, segment: u64, bytes: u64) -> Result<Option<Pinned>, signalbox_store::Error> {
     let holders = unless_damaged(&format!("segment {segment}"), store.holders(segment).await)?.flatten();
-    Ok(holders.map(|holders| Pinned { segment, bytes, holders, ..Pinned::default() }))
+    Ok(holders.map(|holders| Pinned { segment, bytes, holders }))
 }
 
-/// The segments that only idle subscribers need, oldest first.
+/// The segments that only idle subscribers need, oldest first, but for what is kept for them.
 async fn all_pinned(core: &Core, store: &Store) -> Result<Vec<Pinned>, Error> {
     let idle = idle(core, store).await?;
     let mut pinned = Vec::new();
@@ -133,7 +90,8 @@ async fn all_pinned(core: &Core, store: &Store) -> Result<Vec<Pinned>, Error> {
         return Ok(pinned);
     }
     let present = EventId::at_ms(store.now_ms().await?).0 / SEGMENT_IDS;
-    let segments: Vec<(u64, u64)> = store.segments().await?.range(..present).map(|(&s, &b)| (s, b)).collect();
+    let segments: Vec<(u64, u64)> =
+        store.segments().await?.range(1..present).map(|(&s, &b)| (s, b)).collect();
     let mut read =
         stream::iter(segments).map(|(segment, bytes)| holders(store, segment, bytes)).buffered(READS);
     while let Some(found) = read.try_next().await? {
@@ -142,69 +100,15 @@ async fn all_pinned(core: &Core, store: &Store) -> Result<Vec<Pinned>, Error> {
     Ok(pinned)
 }
 
-/// A subscriber's waiting events; `None` if finding them takes more calls than are `left`.
-pub(super) async fn waiting(
-    store: &Store,
-    token: &str,
-    left: &mut usize,
-) -> Result<Option<Vec<Measured>>, signalbox_store::Error> {
-    let (mut events, mut cursor) = (Vec::new(), <[String; 4]>::default());
-    while *left > 0 {
-        *left -= 1;
-        let found = unless_damaged(token, store.measure_part(token, &cursor).await)?;
-        let (part, next) = found.unwrap_or_default();
-        events.extend(part);
-        let Some(next) = next else { return Ok(Some(events)) };
-        cursor = next;
-    }
-    Ok(None)
+/// The bytes that only idle subscribers need: what is kept for them, and the segments that have something of them.
+pub(super) async fn pinned(core: &Core, store: &Store) -> Result<u64, Error> {
+    let segments: u64 = all_pinned(core, store).await?.iter().map(|one| one.bytes).sum();
+    Ok(segments + store.kept().await?)
 }
 
-/// Measures what each subscriber needs of the segments. Its oldest events do not show the size of the others.
-async fn measure(store: &Store, pinned: &mut [Pinned]) -> Result<(), signalbox_store::Error> {
-    let places: HashMap<u64, usize> = pinned.iter().enumerate().map(|(at, one)| (one.segment, at)).collect();
-    let mut holders = BTreeMap::<String, (u64, Vec<usize>)>::new();
-    for (at, one) in pinned.iter_mut().enumerate() {
-        for (token, events) in &one.holders {
-            let (all, segments) = holders.entry(token.clone()).or_default();
-            *all += events;
-            segments.push(at);
-        }
-    }
-    let mut holders: Vec<_> = holders.into_iter().collect();
-    holders.sort_by_key(|(_, (events, _))| *events);
-    let mut left = MAX_MEASURES;
-    for (token, (_, segments)) in holders {
-        let Some(events) = waiting(store, &token, &mut left).await? else {
-            // Too many events wait to measure all of them in one round, and these are of one of the subscribers with the most.
-            let mean = unless_damaged(&token, store.event_size(&token).await)?.unwrap_or_default();
-            for at in segments {
-                let one = &mut pinned[at];
-                let bytes = one.holders.get(&token).copied().unwrap_or_default().saturating_mul(mean);
-                one.holders.insert(token.clone(), bytes.min(one.bytes));
-                one.estimated.insert(token.clone());
-                one.needed = one.needed.saturating_add(bytes.min(one.bytes));
-            }
-            continue;
-        };
-        for at in segments {
-            pinned[at].holders.insert(token.clone(), 0);
-        }
-        for (segment, id, bytes) in events {
-            let one = places.get(&segment).map(|at| &mut pinned[*at]);
-            let Some(one) = one.filter(|one| one.holders.contains_key(&token)) else { continue };
-            one.add(id, bytes);
-            if let Some(held) = one.holders.get_mut(&token) {
-                *held += bytes;
-            }
-        }
-    }
-    Ok(())
-}
-
-/// Removes segments that only idle subscribers need, until the log has lost so many bytes. Where most of a segment is of others,
-/// what waits for these subscribers is copied. If that is not enough, and what they need alone has more than `kept` bytes, the
-/// oldest batches of those with the most bytes are dropped: no subscriber pays for what others publish.
+/// Frees segments that only idle subscribers need, oldest first, until the log has lost so many bytes. What waits for these
+/// subscribers is kept. If that has more than `kept` bytes, the oldest batches of those with the most bytes are dropped: no
+/// subscriber pays for what others publish.
 pub(super) async fn free(
     core: &Arc<Core>,
     store: &Store,
@@ -212,102 +116,149 @@ pub(super) async fn free(
     kept: u64,
     why: &str,
 ) -> Result<(), Error> {
-    let mut pinned = all_pinned(core, store).await?;
-    measure(store, &mut pinned).await?;
-    let mut dropped = BTreeMap::new();
-    // At the limit of the memory nothing can be copied, and no client can publish before something is dropped.
-    for copies in [true, false] {
-        drop_heaviest(store, &mut pinned, (bytes, kept), copies, &mut dropped).await?;
-        if remove(store, &pinned, bytes, copies).await? {
+    let pinned = all_pinned(core, store).await?;
+    let tokens = pinned.iter().flat_map(|one| one.holders.keys().cloned()).collect();
+    core.idle_searches.retain(store.shard().index(), &tokens);
+    let target = log_bytes(store).await?.saturating_sub(bytes);
+    let (mut dropped, mut calls, mut left) = (BTreeMap::new(), MAX_MOVES, &*pinned);
+    loop {
+        let over = log_bytes(store).await?.saturating_sub(target);
+        drop_kept(store, kept.max(store.kept().await?.saturating_sub(over)), &mut dropped).await?;
+        let over = log_bytes(store).await?.saturating_sub(target);
+        if over == 0 || left.is_empty() || calls == 0 {
             break;
         }
+        let (part, others) = left.split_at(together(left, over));
+        left = others;
+        if keep(core, store, part, &mut calls).await? {
+            continue;
+        }
+        // At the limit of the memory nothing can be moved, and no client can publish before something is dropped.
+        drop_kept(store, store.kept().await?.saturating_sub(over), &mut dropped).await?;
+        if log_bytes(store).await? > target {
+            drop_pinned(store, &pinned, target, &mut dropped).await?;
+        }
+        break;
     }
     report(core, dropped, why);
     Ok(())
 }
 
-/// Drops the oldest batches of the subscriber that needs most of these segments, then of the next one, until so many bytes can be
-/// removed, or what is needed has no more than `kept`. Counts the dropped events of each.
-async fn drop_heaviest(
-    store: &Store,
-    pinned: &mut [Pinned],
-    (bytes, kept): (u64, u64),
-    copies: bool,
-    dropped: &mut BTreeMap<String, u64>,
-) -> Result<(), signalbox_store::Error> {
-    let mut gain: u64 = pinned.iter().map(|one| one.gain(copies)).sum();
-    let mut needed: u64 = pinned.iter().map(|one| one.kept(copies)).sum();
-    // Of each subscriber the bytes, and the segments that it needs.
-    let mut own = BTreeMap::<String, (u64, VecDeque<usize>)>::new();
-    for (at, one) in pinned.iter().enumerate() {
-        for (token, bytes) in &one.holders {
-            let (all, segments) = own.entry(token.clone()).or_default();
-            *all += bytes;
-            segments.push_back(at);
-        }
-    }
-    // One batch at a time: subscribers that wait for the same events lose them together, and only then the log becomes smaller.
-    while gain < bytes && needed > kept {
-        let Some((token, _)) = own.iter().max_by_key(|(_, (bytes, _))| *bytes) else { break };
-        let token = token.clone();
-        let Some((left, segments)) = own.get_mut(&token) else { break };
-        let Some(one) = segments.front().map(|at| &mut pinned[*at]) else {
-            own.remove(&token);
-            continue;
-        };
-        gain -= one.gain(copies);
-        needed -= one.kept(copies);
-        let part = store.drop_from(&token, "autodropped", one.segment).await;
-        if let Some(part) = unless_damaged(&token, part)?.flatten() {
-            *dropped.entry(token.clone()).or_default() += part.events;
-            *left = left.saturating_sub(one.forget(&token, &part));
-        } else {
-            segments.pop_front();
-            *left = left.saturating_sub(one.holders.remove(&token).unwrap_or_default());
-        }
-        gain += one.gain(copies);
-        needed += one.kept(copies);
-    }
-    Ok(())
+async fn log_bytes(store: &Store) -> Result<u64, signalbox_store::Error> {
+    Ok(store.segments().await?.values().sum())
 }
 
-/// Removes the oldest segments that can be removed, until the log has lost so many bytes. False at the limit of the memory.
-async fn remove(
-    store: &Store,
-    pinned: &[Pinned],
-    bytes: u64,
-    copies: bool,
-) -> Result<bool, signalbox_store::Error> {
-    let mut planned = 0;
+/// How many of the first segments have so many bytes.
+fn together(segments: &[Pinned], bytes: u64) -> usize {
+    let mut sum = 0;
     let is_needed = |one: &&Pinned| {
-        let is_needed = planned < bytes;
-        planned += one.gain(copies);
+        let is_needed = sum < bytes;
+        sum += one.bytes;
         is_needed
     };
-    let removable = pinned.iter().filter(|one| one.is_removable(copies)).take(MAX_COPIED);
-    copy(store, &removable.take_while(is_needed).collect::<Vec<_>>()).await
+    segments.iter().take(TOGETHER).take_while(is_needed).count()
 }
 
-/// Copies what is needed of segments to the present one, and removes them. False at the limit of the memory, where nothing can be
-/// copied.
-async fn copy(store: &Store, chosen: &[&Pinned]) -> Result<bool, signalbox_store::Error> {
-    if chosen.is_empty() {
-        return Ok(true);
+/// Moves what subscribers need of segments to the part that is kept, and removes the segments. False at the limit of the memory.
+async fn keep(
+    core: &Core,
+    store: &Store,
+    part: &[Pinned],
+    calls: &mut usize,
+) -> Result<bool, signalbox_store::Error> {
+    let segments: Vec<u64> = part.iter().map(|one| one.segment).collect();
+    let mut holders = BTreeMap::<&String, u64>::new();
+    for (token, events) in part.iter().flat_map(|one| &one.holders) {
+        *holders.entry(token).or_default() += events;
     }
-    let segments: Vec<u64> = chosen.iter().map(|one| one.segment).collect();
-    let tokens: HashSet<&String> = chosen.iter().flat_map(|one| one.holders.keys()).collect();
-    let mut calls = 0;
-    for token in tokens {
-        let mut next = Some(<[String; 4]>::default());
-        while let Some(cursor) = next.filter(|_| calls < MAX_COPIES) {
-            calls += 1;
-            let copied = match store.copy_part(token, &segments, &cursor).await {
+    // Those with the fewest events first: what they do not use of their share is left to the others.
+    let mut holders: Vec<_> = holders.into_iter().collect();
+    holders.sort_by_key(|(_, events)| *events);
+    let count = holders.len();
+    for (at, (token, _)) in holders.into_iter().enumerate() {
+        let mut share = calls.div_ceil(count - at);
+        let mut next = Some(core.idle_searches.take(store.shard().index(), token));
+        while let Some(cursor) = next.take_if(|_| share > 0) {
+            (share, *calls) = (share - 1, calls.saturating_sub(1));
+            let moved = match store.keep_part(token, &segments, &cursor).await {
                 Err(error) if error.kind() == Kind::Refused => return Ok(false),
-                copied => unless_damaged(token, copied)?,
+                moved => unless_damaged(token, moved)?,
             };
-            next = copied.and_then(|(_, next)| next);
+            next = moved.and_then(|(_, next)| next);
+        }
+        if let Some(cursor) = next {
+            core.idle_searches.put(store.shard().index(), token, cursor);
         }
     }
     trim_all(store, &segments).await?;
     Ok(true)
+}
+
+/// Drops the oldest batches of the subscribers with the most bytes in the part that is kept, until it has no more than so many.
+/// Counts the dropped events of each.
+async fn drop_kept(
+    store: &Store,
+    most: u64,
+    dropped: &mut BTreeMap<String, u64>,
+) -> Result<(), signalbox_store::Error> {
+    if store.kept().await? <= most {
+        return Ok(());
+    }
+    let mut own = store.kept_for().await?;
+    // One batch at a time: subscribers that wait for the same events lose them together, and only then bytes are free.
+    for _ in 0..MAX_DROPS {
+        let Some((token, bytes)) = own.iter_mut().max_by_key(|(_, bytes)| **bytes) else { break };
+        let part = store.drop_from(token, "autodropped", 0).await;
+        if let Some(part) = unless_damaged(token, part)?.flatten() {
+            *dropped.entry(token.clone()).or_default() += part.events;
+            *bytes = bytes.saturating_sub(part.bytes);
+        } else {
+            let token = token.clone();
+            own.remove(&token);
+        }
+        if store.kept().await? <= most {
+            break;
+        }
+    }
+    Ok(())
+}
+
+/// Drops the oldest batches of the subscribers with the most bytes, by an estimate, until segments that only they need are free and
+/// the log has no more than so many bytes.
+async fn drop_pinned(
+    store: &Store,
+    pinned: &[Pinned],
+    target: u64,
+    dropped: &mut BTreeMap<String, u64>,
+) -> Result<(), signalbox_store::Error> {
+    let mut holders = BTreeMap::<&String, (u64, Vec<u64>)>::new();
+    for one in pinned {
+        for (token, events) in &one.holders {
+            let (all, segments) = holders.entry(token).or_default();
+            *all += events;
+            segments.push(one.segment);
+        }
+    }
+    let mut by_size = Vec::new();
+    for (token, (events, segments)) in holders {
+        let mean = unless_damaged(token, store.event_size(token).await)?.unwrap_or_default();
+        by_size.push((events.saturating_mul(mean), token, segments));
+    }
+    by_size.sort_by_key(|(bytes, ..)| std::cmp::Reverse(*bytes));
+    let mut left = MAX_DROPS;
+    for (_, token, segments) in by_size {
+        for segment in segments {
+            while left > 0 {
+                left -= 1;
+                let part = store.drop_from(token, "autodropped", segment).await;
+                let Some(part) = unless_damaged(token, part)?.flatten() else { break };
+                *dropped.entry(token.clone()).or_default() += part.events;
+            }
+            trim_all(store, &[segment]).await?;
+            if left == 0 || log_bytes(store).await? <= target {
+                return Ok(());
+            }
+        }
+    }
+    Ok(())
 }

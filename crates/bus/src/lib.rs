@@ -36,8 +36,8 @@
 //!   its segment, so no lookup is needed. If an event is appended to a lane again, its body is stored again in the
 //!   current segment, and the batch refers to it as `id@segment`. Each segment counts the items that subscribers still
 //!   need. One without any can be removed, even if older ones are needed. When the log is full, bodies that subscribers wait
-//!   for to which nothing can be delivered are copied to the current segment (`id:segment`), so that a few of them do not keep
-//!   segments full of other events.
+//!   for to which nothing can be delivered are moved to segment 0 (`id:0`), so that a few of them do not keep segments full of
+//!   other events. Segment 0 counts the items that need each of its events, and removes an event with the last of them.
 //! * **A lane** is one of the `concurrency` parallel sequences of batches of a subscriber. The hash of an object
 //!   selects its lane. A lane has at most one batch that is being filled (`current`), a list of full batches (`ready`)
 //!   whose head is in flight, one job, and the gaps that it still has to report. Lanes belong to a **generation**. When

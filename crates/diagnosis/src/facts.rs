@@ -140,7 +140,9 @@ pub fn diagnose(facts: &Facts, now_ms: u64) -> Diagnosis {
     checks.one("request-counting", &facts.request_counted, |counted| {
         sidecar::probe(*counted, facts.counting.known())
     });
-    checks.each("hosts", &facts.hosts, |one| hosts::host(one).into_iter().chain(hosts::shares(one)));
+    checks.each("hosts", &facts.hosts, |one| {
+        hosts::host(one).into_iter().chain(hosts::services(one)).chain(hosts::shares(one))
+    });
     checks.each("instances", &facts.instances, traffic::instance);
     checks.each("traffic", &facts.traffic, traffic::version_type);
     checks.one("bus", &facts.bus, messages::bus);

@@ -7,7 +7,7 @@ use crate::{
     Finding,
     Severity::{Critical, Warning},
     Subject,
-    text::{count, day_and_time},
+    text::{count, day_and_time, span},
     thresholds::{MAX_ERROR_PERCENT, MIN_REQUESTS},
 };
 
@@ -30,7 +30,12 @@ pub enum Mode {
     #[default]
     Serving,
     /// They wait.
-    Paused(Since),
+    Paused {
+        /// For at most so many milliseconds.
+        wait_ms: u64,
+        /// When it began.
+        since: Since,
+    },
     /// They are redirected.
     Redirect {
         /// The target.
@@ -60,6 +65,8 @@ pub struct Reading {
     pub ejected: Option<u64>,
     /// Version types to which its traffic split gives a part, and of which none of `instances` is.
     pub unserved_shares: Vec<String>,
+    /// Hosts to which rules for other paths than `/` lead, and which have no active instance.
+    pub unserved_services: Vec<String>,
     /// The host whose instances these are, if a rule for `/` leads there.
     pub service: Option<String>,
     /// Rules for paths that lead to other hosts or redirect, if none of them is for `/`.
@@ -100,9 +107,11 @@ pub enum Condition {
     Degraded,
     /// Routers have ejected instances.
     Ejected,
+    /// A rule for a path leads to a host without an active instance.
+    RuleWithoutInstance,
     /// Many requests fail.
     Failing,
-    /// No instance is healthy.
+    /// More than half of the instances are unhealthy, so that all of them receive requests.
     Unhealthy,
     /// No instance can get requests.
     NoInstance,
@@ -110,7 +119,7 @@ pub enum Condition {
 
 impl Condition {
     /// All conditions, the best first.
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 13] = [
         Self::Healthy,
         Self::Paused,
         Self::Redirects,
@@ -120,6 +129,7 @@ impl Condition {
         Self::ShareWithoutInstance,
         Self::Degraded,
         Self::Ejected,
+        Self::RuleWithoutInstance,
         Self::Failing,
         Self::Unhealthy,
         Self::NoInstance,
@@ -137,6 +147,7 @@ impl Condition {
             Self::ShareWithoutInstance => "share_without_instance",
             Self::Degraded => "degraded",
             Self::Ejected => "ejected",
+            Self::RuleWithoutInstance => "rule_without_instance",
             Self::Failing => "failing",
             Self::Unhealthy => "unhealthy",
             Self::NoInstance => "no_instance",
@@ -156,7 +167,7 @@ impl Condition {
     /// How bad it is; `None` if it is not a problem.
     pub fn severity(self) -> Option<crate::Severity> {
         match self {
-            Self::Failing | Self::Unhealthy | Self::NoInstance => Some(Critical),
+            Self::RuleWithoutInstance | Self::Failing | Self::Unhealthy | Self::NoInstance => Some(Critical),
             Self::ShareWithoutInstance | Self::Degraded | Self::Ejected => Some(Warning),
             _ => None,
         }
@@ -174,6 +185,8 @@ pub struct State {
     pub summary: String,
     /// Version types with a share that none of its instances receives, if it serves requests.
     pub unserved_shares: Vec<String>,
+    /// Hosts without an active instance to which rules for paths lead, if it serves requests.
+    pub unserved_services: Vec<String>,
 }
 
 impl Reading {
@@ -181,7 +194,7 @@ impl Reading {
     pub fn state(&self, now_ms: u64) -> State {
         let (condition, short, mut summary) = self.first(now_ms);
         let ejected = self.ejected.unwrap_or(0);
-        if ejected > 0 && matches!(condition, Condition::Failing | Condition::Unhealthy) {
+        if ejected > 0 && condition.severity() == Some(Critical) {
             summary += &format!(" {}.", self.out_of(ejected, "ejected"));
         }
         // While an operator answers requests otherwise, or no instance does, no share is served.
@@ -192,7 +205,14 @@ impl Reading {
             summary +=
                 &format!(" The traffic split gives a share to {versions}, which has no active instance.");
         }
-        State { condition, short, summary, unserved_shares }
+        let unserved_services =
+            if condition.is_planned() { Vec::new() } else { self.unserved_services.clone() };
+        if !unserved_services.is_empty() {
+            let services = unserved_services.join(", ");
+            summary +=
+                &format!(" Paths that are routed to {services} return 503: it has no active instance.");
+        }
+        State { condition, short, summary, unserved_shares, unserved_services }
     }
 
     fn first(&self, now_ms: u64) -> (Condition, String, String) {
@@ -202,8 +222,12 @@ impl Reading {
             at + &by
         };
         match &self.mode {
-            Mode::Paused(from) => {
-                let text = format!("Paused{}: requests wait until the host is resumed.", since(from));
+            Mode::Paused { wait_ms, since: from } => {
+                let wait = span(*wait_ms);
+                let text = format!(
+                    "Paused{}: requests wait for up to {wait} until the host is resumed.",
+                    since(from)
+                );
                 return (Condition::Paused, "paused".to_owned(), text);
             }
             Mode::Redirect { to } => {
@@ -220,11 +244,17 @@ impl Reading {
         // A host that has had instances, or has some that receive nothing, is not meant to do without.
         let never_had_instances = self.idle == 0 && self.versions.is_empty();
         if self.instances == 0 && self.path_rules > 0 && never_had_instances {
+            let condition = match self.unserved_services.is_empty() {
+                true => Condition::PathsOnly,
+                false => Condition::RuleWithoutInstance,
+            };
             let rules = count(self.path_rules, "path rule");
             let text = format!(
                 "Requests for other paths than those of {rules} are answered with 503: no instance can receive them."
             );
-            return (Condition::PathsOnly, "paths only".to_owned(), text);
+            let short =
+                if condition == Condition::PathsOnly { "paths only" } else { "rule without instance" };
+            return (condition, short.to_owned(), text);
         }
         if self.instances == 0 {
             let (short, why) = match self.idle {
@@ -243,9 +273,17 @@ impl Reading {
             let text = format!("{which} are answered with 503: {why}.");
             return (Condition::NoInstance, short, text);
         }
-        if self.unhealthy >= self.instances {
-            let text =
-                format!("No instance{of} is healthy, so health is ignored and all of them receive requests.");
+        // As in the edge: if few are healthy, the checks themselves may be wrong.
+        if self.unhealthy.saturating_mul(2) > self.instances {
+            let text = match self.unhealthy >= self.instances {
+                true => format!(
+                    "No instance{of} is healthy, so health is ignored and all of them receive requests."
+                ),
+                false => format!(
+                    "{}, which are more than half, so health is ignored and all of them receive requests.",
+                    self.out_of(self.unhealthy, "unhealthy")
+                ),
+            };
             return (Condition::Unhealthy, "unhealthy".to_owned(), text);
         }
         if let Some(Minute { requests, failed }) = self.minute
@@ -254,6 +292,13 @@ impl Reading {
             let percent = failed.saturating_mul(100) / requests;
             let text = format!("{}{}.", self.counted(), failures(requests, failed));
             return (Condition::Failing, format!("{percent}% failed"), text);
+        }
+        let routed = match self.instances {
+            1 => format!("Requests are routed to an instance{of}."),
+            several => format!("Requests are routed to {several} instances{of}."),
+        };
+        if !self.unserved_services.is_empty() {
+            return (Condition::RuleWithoutInstance, "rule without instance".to_owned(), routed);
         }
         if let Some(ejected) = self.ejected.filter(|ejected| *ejected > 0) {
             let text = format!("{}, because requests to them failed.", self.out_of(ejected, "ejected"));
@@ -264,18 +309,14 @@ impl Reading {
                 format!("{}; requests are routed to the others.", self.out_of(self.unhealthy, "unhealthy"));
             return (Condition::Degraded, format!("{} unhealthy", self.unhealthy), text);
         }
-        let text = match self.instances {
-            1 => format!("Requests are routed to an instance{of}."),
-            several => format!("Requests are routed to {several} instances{of}."),
-        };
         if !self.unserved_shares.is_empty() {
-            return (Condition::ShareWithoutInstance, "share without instance".to_owned(), text);
+            return (Condition::ShareWithoutInstance, "share without instance".to_owned(), routed);
         }
         if self.minute.is_none() || self.ejected.is_none() {
-            let text = format!("{text} Whether they fail is not known: the statistics cannot be read.");
+            let text = format!("{routed} Whether they fail is not known: the statistics cannot be read.");
             return (Condition::Unknown, "not known".to_owned(), text);
         }
-        (Condition::Healthy, "healthy".to_owned(), text)
+        (Condition::Healthy, "healthy".to_owned(), routed)
     }
 
     /// The version types under which the requests are counted, as the beginning of a sentence. Requests to other hosts with the same
@@ -332,8 +373,8 @@ pub fn host(host: &Host) -> Option<Finding> {
         ),
         Condition::Unhealthy => (
             "host-unhealthy",
-            format!("No instance of host {name} is healthy."),
-            "Requests are still sent to all of them. Find out why the health checks fail, and start instances that \
+            format!("More than half of the instances of host {name} are unhealthy."),
+            "Health is ignored, and requests are sent to all of them. Find out why the health checks fail, and start instances that \
              work.",
         ),
         Condition::Ejected => (
@@ -345,6 +386,22 @@ pub fn host(host: &Host) -> Option<Finding> {
         _ => return None,
     };
     Some(Finding::new(severity, id, subject, problem, fix))
+}
+
+/// Checks where the rules for paths of a host lead.
+pub fn services(host: &Host) -> Option<Finding> {
+    let missing = &host.state.unserved_services;
+    (!missing.is_empty()).then(|| {
+        let subject = Subject::Host(host.name.clone());
+        let problem = format!(
+            "Host {} routes paths to {}, which has no active instance.",
+            host.name,
+            missing.join(", ")
+        );
+        let fix =
+            "Requests for these paths return 503. Register or resume an instance there, or correct the rule.";
+        Finding::new(Critical, "rule-without-instance", subject, problem, fix)
+    })
 }
 
 /// Checks the traffic split of a host.
@@ -391,8 +448,10 @@ mod tests {
         let mode = Mode::Maintenance { status: 503, since: since.clone() };
         let text = "In maintenance since 14:46 UTC by root: the edge answers with 503.";
         assert_eq!(shown(&Reading { mode, ..serving(0) }), (Condition::Maintenance, text.to_owned()));
-        let mode = Mode::Paused(Since { at_ms: Some(NOW_MS - 86_400_000), by: None });
-        let text = "Paused since 2026-11-20 14:47 UTC: requests wait until the host is resumed.";
+        let since = Since { at_ms: Some(NOW_MS - 86_400_000), by: None };
+        let mode = Mode::Paused { wait_ms: 20_000, since };
+        let text =
+            "Paused since 2026-11-20 14:47 UTC: requests wait for up to 20 s until the host is resumed.";
         assert_eq!(shown(&Reading { mode, ..serving(1) }), (Condition::Paused, text.to_owned()));
         let mode = Mode::Redirect { to: "https://b.test".to_owned() };
         let text = "Redirects to https://b.test.";
@@ -400,10 +459,29 @@ mod tests {
     }
 
     #[test]
+    fn a_rule_for_a_path_needs_an_instance_where_it_leads() {
+        let unserved = Reading { unserved_services: vec!["b.test".to_owned()], ..serving(1) };
+        let text = "Requests are routed to an instance. Paths that are routed to b.test return 503: it has no active \
+                    instance.";
+        assert_eq!(shown(&unserved), (Condition::RuleWithoutInstance, text.to_owned()));
+        let found = services(&named(&unserved)).unwrap();
+        assert_eq!((found.id, found.severity), ("rule-without-instance", Critical));
+        let paths_only = Reading { path_rules: 1, instances: 0, ..unserved.clone() };
+        assert_eq!(shown(&paths_only).0, Condition::RuleWithoutInstance);
+        let mode = Mode::Redirect { to: "https://c.test".to_owned() };
+        assert!(services(&named(&Reading { mode, ..unserved })).is_none());
+        assert!(services(&named(&serving(1))).is_none());
+    }
+
+    #[test]
     fn a_serving_host_is_described_by_what_its_requests_get() {
         let of = |reading: Reading| shown(&reading);
         assert_eq!(of(serving(0)).0, Condition::NoInstance);
-        assert_eq!(of(Reading { unhealthy: 2, ..serving(2) }).0, Condition::Unhealthy);
+        let text = "No instance is healthy, so health is ignored and all of them receive requests.";
+        assert_eq!(of(Reading { unhealthy: 2, ..serving(2) }), (Condition::Unhealthy, text.to_owned()));
+        let text = "2 of 3 instances are unhealthy, which are more than half, so health is ignored and all of them receive requests.";
+        assert_eq!(of(Reading { unhealthy: 2, ..serving(3) }), (Condition::Unhealthy, text.to_owned()));
+        assert_eq!(of(Reading { unhealthy: 1, ..serving(2) }).0, Condition::Degraded);
         let failing = Reading {
             minute: minute(90, 90),
             ejected: Some(2),

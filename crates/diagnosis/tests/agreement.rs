@@ -104,15 +104,16 @@ fn facts() -> impl Strategy<Value = Facts> {
     let nginx = (any::<bool>(), alarm()).prop_map(|(connected, alarm)| Nginx { connected, alarm });
     let mode = select(vec![Mode::Serving, Mode::Redirect { to: "https://b.test".to_owned() }]);
     let reading = (mode, 0..3_u64, 0..3_u64, 0..2_u64, 0..100_u64, 0..50_u64);
-    let host =
-        (name(), reading, 0..2_u64, some(name())).prop_map(|(name, reading, idle, unserved_shares)| {
+    let host = (name(), reading, 0..2_u64, (some(name()), some(name()))).prop_map(
+        |(name, reading, idle, unserved)| {
+            let (unserved_shares, unserved_services) = unserved;
             let (mode, instances, unhealthy, ejected, requests, failed) = reading;
             let (ejected, minute) = (Some(ejected), Some(Minute { requests, failed }));
-            let known =
-                Reading { mode, instances, idle, unhealthy, ejected, unserved_shares, ..Reading::default() };
-            let reading = Reading { minute, ..known };
+            let known = Reading { mode, instances, idle, unhealthy, ejected, ..Reading::default() };
+            let reading = Reading { minute, unserved_shares, unserved_services, ..known };
             Host { name, state: reading.state(NOW_MS) }
-        });
+        },
+    );
     let instance = (name(), name(), reason(), any::<bool>())
         .prop_map(|(id, host, unhealthy, planned)| Instance { id, host, unhealthy, planned });
     let traffic = (name(), name(), 0..100_u64, 0..50_u64)

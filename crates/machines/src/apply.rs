@@ -87,12 +87,18 @@ pub(crate) struct UnderWay(Mutex<HashMap<String, Arc<sync::Mutex<()>>>>);
 impl UnderWay {
     /// Waits until no other change of the machine is under way.
     async fn begin(&self, machine: &str) -> OwnedMutexGuard<()> {
-        let one = {
-            let mut all = self.0.lock();
-            all.retain(|_, one| Arc::strong_count(one) > 1);
-            Arc::clone(all.entry(machine.to_owned()).or_default())
-        };
-        one.lock_owned().await
+        self.of(machine).lock_owned().await
+    }
+
+    /// Begins a change, unless another one of the machine is under way.
+    fn try_begin(&self, machine: &str) -> Option<OwnedMutexGuard<()>> {
+        self.of(machine).try_lock_owned().ok()
+    }
+
+    fn of(&self, machine: &str) -> Arc<sync::Mutex<()>> {
+        let mut all = self.0.lock();
+        all.retain(|_, one| Arc::strong_count(one) > 1);
+        Arc::clone(all.entry(machine.to_owned()).or_default())
     }
 }
 
@@ -210,11 +216,15 @@ impl Applier {
         if unmapped.is_empty() { Ok(()) } else { Err(Error::Unmapped(unmapped)) }
     }
 
-    /// Continues every change of definition that is under way.
+    /// Continues every change of definition that was interrupted.
     pub(crate) async fn finish_all(&self) -> Result<(), Error> {
         let mut result = Ok(());
         for under_way in self.versions.applying().await? {
-            let _one_at_a_time = self.applying.begin(&under_way.machine).await;
+            // Otherwise this process is making it. It may have completed it since it was read.
+            let Some(_one_at_a_time) = self.applying.try_begin(&under_way.machine) else { continue };
+            if !self.versions.applying().await?.contains(&under_way) {
+                continue;
+            }
             tracing::info!(
                 machine = under_way.machine,
                 version = under_way.version,

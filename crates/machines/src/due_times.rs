@@ -9,6 +9,7 @@ use std::{sync::Arc, time::Duration};
 
 use futures_util::{StreamExt as _, stream};
 use signalbox_lease::Lease;
+use signalbox_store::Kind;
 use tokio::time::{Instant, MissedTickBehavior, interval_at};
 
 use crate::{
@@ -138,7 +139,11 @@ impl DueTimes {
         let found = self.due.due_of(shard, now_ms, &shares).await?;
         for ((machine, _), _) in shares.iter().zip(&found).filter(|(_, entries)| entries.is_empty()) {
             // Another pacemaker was faster, or the index is damaged and would have the shard worked on without end.
-            self.due.settle(shard, machine).await?;
+            match self.due.settle(shard, machine).await {
+                // Its set is damaged, and it was put off.
+                Err(error) if error.kind() == Kind::Broken => {}
+                settled => settled?,
+            }
         }
         Ok(in_turn(found))
     }
@@ -162,7 +167,7 @@ impl DueTimes {
                 Ok(())
             }
             Some(Due::Task { machine, id }) => {
-                let payer = self.payer(&machine, shard).await;
+                let payer = self.payer_of_task(&machine, &id, shard).await;
                 let (due_times, member, of) = (Arc::clone(self), entry.member.clone(), payer.clone());
                 let run = async move {
                     let _place = due_times.task_places.take(&of).await;
@@ -178,6 +183,16 @@ impl DueTimes {
             }
             None => Ok(self.due.set(shard, &entry.member, None).await?),
         }
+    }
+
+    /// Who pays for a page of a task. A machine that is deleted has no version any more.
+    async fn payer_of_task(&self, machine: &str, id: &str, shard: usize) -> Payer {
+        let payer = self.payer(machine, shard).await;
+        if payer != Payer::alone(machine) {
+            return payer;
+        }
+        let task = self.tasks.get(machine, id).await.ok().filter(|task| !task.client.is_empty());
+        task.map_or(payer, |task| Payer::of_client(&task.client, machine))
     }
 
     /// Who pays for work on an entry of a machine.

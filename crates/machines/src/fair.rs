@@ -26,9 +26,14 @@ impl Payer {
     pub(crate) fn of(version: &Version) -> Self {
         let machine = version.machine.name();
         match version.author.client() {
-            Some(client) => Self { client: format!("client {client}").into(), machine: machine.into() },
+            Some(client) => Self::of_client(client, machine),
             None => Self::alone(machine),
         }
+    }
+
+    /// A client, for one of its machines.
+    pub(crate) fn of_client(client: &str, machine: &str) -> Self {
+        Self { client: format!("client {client}").into(), machine: machine.into() }
     }
 
     /// A machine whose version this process has not read yet. All of these are one client, so that many of them are not many.

@@ -258,14 +258,23 @@ impl LabelStore {
         Err(Error::Contended)
     }
 
-    /// Deletes a label of a machine whose definition is not active any more. Returns whether there was one.
-    pub(crate) async fn delete_without_definition(&self, machine: &str, label: &str) -> Result<bool, Error> {
+    /// Deletes a label of a machine whose definition is not active any more. Returns whether there was one. A label that a version
+    /// after `last` has moved is another machine's of the name, and stays.
+    pub(crate) async fn delete_without_definition(
+        &self,
+        machine: &str,
+        label: &str,
+        last: u64,
+    ) -> Result<bool, Error> {
         for _ in 0..MAX_ROUNDS {
             let Some(before) = self.read(machine, label).await? else { return Ok(false) };
             if before.status == Status::Deleted {
                 return Ok(false);
             }
             let version = before.history.last().map_or(0, |row| row.version);
+            if version > last {
+                return Ok(false);
+            }
             let mut record = before.deleted(version, self.clock.now_ms().await?);
             match self.committer.commit((machine, label), None, Some(&before), &mut record, 1, &[]).await {
                 Err(Refusal::Outdated) => {}

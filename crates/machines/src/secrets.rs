@@ -98,10 +98,15 @@ impl Secrets {
         Ok(self.stored.remove(machine, name).await?)
     }
 
-    /// Deletes all secrets of a machine. May be repeated.
-    pub(crate) async fn delete_all(&self, machine: &str) -> Result<(), Error> {
-        for secret in self.list(machine).await? {
-            self.delete(machine, &secret.name).await?;
+    /// Deletes the secrets of a machine that were set up to a time, in unix milliseconds. Later ones are for the next machine of
+    /// its name. May be repeated.
+    pub(crate) async fn delete_until(&self, machine: &str, at_ms: u64) -> Result<(), Error> {
+        let all = self.stored.all().await?.into_iter();
+        for ((_, name), json) in all.filter(|((of, _), _)| of == machine) {
+            let is_later = serde_json::from_str::<Stored>(&json).is_ok_and(|secret| secret.at_ms > at_ms);
+            if !is_later {
+                self.stored.replace((machine, &name), &json, None).await?;
+            }
         }
         Ok(())
     }
@@ -167,7 +172,7 @@ impl Secrets {
             };
             stored.sealed = self.keys.seal(&owner, &value).ok_or(Error::NoKey)?;
             let after = serde_json::to_string(&stored).unwrap_or_default();
-            self.stored.replace((&machine, &name), &json, &after).await?;
+            self.stored.replace((&machine, &name), &json, Some(&after)).await?;
             tracing::info!(machine, secret = name, "secret encrypted with the first key");
         }
         Ok(())

@@ -318,8 +318,14 @@ impl TaskRunner {
     /// # Errors
     /// [`Error::NoSuchTask`], or a failure of the fabric.
     pub async fn get(&self, machine: &str, id: &str) -> Result<Task, Error> {
-        let task = self.tasks.get(machine, id).await?.and_then(|task| serde_json::from_str(&task).ok());
-        task.ok_or(Error::NoSuchTask)
+        self.read(machine, id).await.map(|(_, task)| task)
+    }
+
+    /// A task, and as it is stored.
+    pub(crate) async fn read(&self, machine: &str, id: &str) -> Result<(String, Task), Error> {
+        let stored = self.tasks.get(machine, id).await?.ok_or(Error::NoSuchTask)?;
+        let task = serde_json::from_str(&stored).map_err(|_| Error::NoSuchTask)?;
+        Ok((stored, task))
     }
 
     /// Ends a task before its next page. What it has changed remains. A task that has ended stays as it is.
@@ -376,11 +382,20 @@ impl TaskRunner {
 
     /// Works on the next page of a task whose entry is due.
     pub(crate) async fn run(&self, entry: &str, machine: &str, id: &str) -> Result<(), Error> {
-        let mut task = match self.get(machine, id).await {
-            Ok(task) if task.state == TaskState::Running => task,
+        let (mut stored, mut task) = match self.read(machine, id).await {
+            Ok((stored, task)) if task.state == TaskState::Running => (stored, task),
             Ok(_) | Err(Error::NoSuchTask) => return Ok(self.due.set(0, entry, None).await?),
             Err(error) => return Err(error),
         };
+        if task.job == Job::DeleteMachine && task.last.is_none() {
+            (stored, task) = self.find_last(machine, id).await?;
+        }
+        self.work(entry, &stored, task).await
+    }
+
+    /// Works on the next page of a task that was read.
+    pub(crate) async fn work(&self, entry: &str, stored: &str, mut task: Task) -> Result<(), Error> {
+        let (machine, id) = (&*task.machine.clone(), &*task.id.clone());
         let before = task.checked;
         if self.tasks.is_canceled(machine, id).await? {
             task.state = TaskState::Canceled;
@@ -399,7 +414,11 @@ impl TaskRunner {
             }
         }
         task.updated_ms = self.clock.now_ms().await?;
-        self.put(&task).await?;
+        // Otherwise this process was paused, and another one has continued the task.
+        let json = serde_json::to_string(&task).unwrap_or_default();
+        if !self.tasks.replace(machine, id, (stored, &json)).await? {
+            return Ok(());
+        }
         if task.state == TaskState::Running {
             let pause_ms =
                 task.rate.map_or(0, |rate| (task.checked - before) * 1000 / u64::from(rate.max(1)));
@@ -450,34 +469,34 @@ impl TaskRunner {
     /// name has taken its place.
     async fn retire(&self, task: &mut Task) -> Result<bool, Error> {
         if task.last.is_none() {
-            self.find_last(task).await?;
+            (_, *task) = self.find_last(&task.machine, &task.id).await?;
         }
         let Some(last) = task.last.filter(|_| task.state == TaskState::Running) else { return Ok(false) };
         let ended = self.versions.retire(&task.machine, last).await?;
-        self.definitions.forget_all();
+        (0..self.versions.shards()).for_each(|shard| self.definitions.forget(&task.machine, shard));
         Ok(ended)
     }
 
     /// Stores the number of the last version with the task before anything is deleted. A process that was paused for so long that
     /// the task has ended does not store the number of a later machine of the name.
-    async fn find_last(&self, task: &mut Task) -> Result<(), Error> {
+    async fn find_last(&self, machine: &str, id: &str) -> Result<(String, Task), Error> {
         loop {
-            let stored = self.tasks.get(&task.machine, &task.id).await?.ok_or(Error::NoSuchTask)?;
-            *task = serde_json::from_str(&stored).map_err(|_| Error::NoSuchTask)?;
+            let (stored, mut task) = self.read(machine, id).await?;
             if task.last.is_some() || task.state != TaskState::Running {
-                return Ok(());
+                return Ok((stored, task));
             }
-            task.last = Some(self.versions.last(&task.machine).await?);
-            let json = serde_json::to_string(task).unwrap_or_default();
+            task.last = Some(self.versions.last(machine).await?);
+            let json = serde_json::to_string(&task).unwrap_or_default();
             // Otherwise another process has found it.
-            if self.tasks.replace(&task.machine, &task.id, (&stored, &json)).await? {
-                return Ok(());
+            if self.tasks.replace(machine, id, (&stored, &json)).await? {
+                return Ok((json, task));
             }
         }
     }
 
     /// Deletes the next labels of a machine. Returns whether nothing of it is left.
     async fn delete_page(&self, task: &mut Task) -> Result<bool, Error> {
+        let Some(last) = task.last.filter(|_| task.state == TaskState::Running) else { return Ok(true) };
         if !self.retire(task).await? {
             return Ok(true);
         }
@@ -489,7 +508,7 @@ impl TaskRunner {
                     continue;
                 }
                 for name in names {
-                    match self.store.delete_without_definition(&task.machine, &name).await {
+                    match self.store.delete_without_definition(&task.machine, &name, last).await {
                         Ok(_) => task.changed += 1,
                         Err(Error::Unreadable) => task.failed += 1,
                         Err(error) => return Err(error),
@@ -502,19 +521,19 @@ impl TaskRunner {
             }
         }
         if let Some(scan) = task.scan.filter(|scan| scan.shard < self.versions.shards()) {
-            task.scan = Some(self.delete_scanned(task, scan).await?);
+            task.scan = Some(self.delete_scanned(task, scan, last).await?);
             return Ok(false);
         }
-        self.secrets.delete_all(&task.machine).await?;
+        self.secrets.delete_until(&task.machine, task.created_ms).await?;
         self.versions.remove(&task.machine).await?;
         Ok(true)
     }
 
     /// Deletes the labels of a machine among the next records of a shard. Returns where the scan continues.
-    async fn delete_scanned(&self, task: &mut Task, scan: Scan) -> Result<Scan, Error> {
+    async fn delete_scanned(&self, task: &mut Task, scan: Scan, last: u64) -> Result<Scan, Error> {
         let (next, found) = self.records.walk(scan.shard, scan.cursor, SCAN).await?;
         for (_, name) in found.into_iter().filter(|(machine, _)| *machine == task.machine) {
-            match self.store.delete_without_definition(&task.machine, &name).await {
+            match self.store.delete_without_definition(&task.machine, &name, last).await {
                 Ok(deleted) => {
                     task.changed += u64::from(deleted);
                     task.checked += u64::from(deleted);

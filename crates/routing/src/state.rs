@@ -14,6 +14,8 @@ use tokio::time::timeout;
 
 use super::{Error, LIVE_MS, RouterReport, Store};
 
+/// For how long requests to a paused host wait if its policy does not say it, as in the edge.
+const DEFAULT_PAUSE_MS: u64 = 30_000;
 /// How long the stats Redis is waited for.
 const PATIENCE: Duration = Duration::from_millis(500);
 
@@ -36,6 +38,8 @@ pub struct HostTable {
     pub service: Option<String>,
     /// Rules for paths that need no instance of the host: they lead to another host, or redirect.
     pub path_rules: usize,
+    /// Hosts to which rules for other paths than `/` lead. After [`Self::resolve`] only those without an active instance.
+    pub services: BTreeSet<String>,
 }
 
 impl HostTable {
@@ -61,6 +65,12 @@ impl HostTable {
             mode,
             service: root.and_then(|rule| rule["service"].as_str()).map(ToOwned::to_owned),
             path_rules: rules.iter().filter(|rule| leads_elsewhere(rule)).count(),
+            services: rules
+                .iter()
+                .filter(|rule| Some(*rule) != root)
+                .filter_map(|rule| rule["service"].as_str())
+                .map(ToOwned::to_owned)
+                .collect(),
             versions: keys.chain(record.log_key.clone()).collect(),
             idle: record.addresses.len() - addresses.len(),
             unserved_shares: unserved_shares(&policy, &addresses, record.log_key.as_deref()),
@@ -69,15 +79,20 @@ impl HostTable {
         }
     }
 
+    /// All hosts to which its rules lead.
+    pub fn all_services(&self) -> impl Iterator<Item = &str> {
+        self.service.iter().chain(&self.services).map(String::as_str)
+    }
+
     /// Takes the instances of its service, if a rule for `/` leads to one: they get all requests that no other rule is for.
     /// `table_of` returns what the table has of a host.
     pub fn resolve<'a>(&mut self, table_of: impl Fn(&str) -> Option<&'a Self>) {
+        let found = |service: &str| candidates(service).iter().find_map(|name| table_of(name));
+        self.services.retain(|service| found(service).is_none_or(|host| host.addresses.is_empty()));
         let Some(service) = &self.service else { return };
-        let found = candidates(service).iter().find_map(|name| table_of(name)).cloned().unwrap_or_default();
-        let Self { addresses, idle, unhealthy, versions, unserved_shares, .. } = found;
-        let (mode, service, path_rules) =
-            (std::mem::take(&mut self.mode), self.service.take(), self.path_rules);
-        *self = Self { mode, service, path_rules, addresses, idle, unhealthy, versions, unserved_shares };
+        let Self { addresses, idle, unhealthy, versions, unserved_shares, .. } =
+            found(service).cloned().unwrap_or_default();
+        *self = Self { addresses, idle, unhealthy, versions, unserved_shares, ..std::mem::take(self) };
     }
 
     /// Everything that is known about the host, with the addresses that routers have ejected and the last minute; `None` for what
@@ -94,6 +109,7 @@ impl HostTable {
             unhealthy: self.unhealthy as u64,
             ejected: ejected.map(is_ejected),
             unserved_shares: self.unserved_shares.clone(),
+            unserved_services: self.services.iter().cloned().collect(),
             path_rules: if self.service.is_some() { 0 } else { self.path_rules as u64 },
             service: self.service.clone(),
             versions: self.versions.iter().cloned().collect(),
@@ -128,7 +144,8 @@ fn mode(policy: &Value) -> Mode {
     };
     let (pause, maintenance) = (&policy["pause"], &policy["maintenance"]);
     if pause.is_object() {
-        return Mode::Paused(since(pause));
+        let wait_ms = pause["wait_ms"].as_u64().unwrap_or(DEFAULT_PAUSE_MS);
+        return Mode::Paused { wait_ms, since: since(pause) };
     }
     if let Some(to) = policy["redirect"]["to"].as_str() {
         return Mode::Redirect { to: to.to_owned() };
@@ -147,8 +164,8 @@ pub fn ejected(routers: &[RouterReport]) -> HashSet<&str> {
 
 /// A state as answers of the API have it.
 pub fn host_state(state: State) -> HostState {
-    let State { condition, short, summary, unserved_shares } = state;
-    HostState { condition: condition.name().to_owned(), short, summary, unserved_shares }
+    let State { condition, short, summary, unserved_shares, unserved_services } = state;
+    HostState { condition: condition.name().to_owned(), short, summary, unserved_shares, unserved_services }
 }
 
 impl Store {
@@ -182,10 +199,10 @@ impl Store {
         Ok(tables.iter().map(state).collect())
     }
 
-    /// Takes the instances of services for the hosts whose rules for `/` lead there.
+    /// Reads the hosts to which rules lead.
     async fn resolve(&self, tables: &mut [HostTable]) -> Result<(), Error> {
         let services: BTreeSet<String> =
-            tables.iter().filter_map(|table| table.service.as_deref()).flat_map(candidates).collect();
+            tables.iter().flat_map(HostTable::all_services).flat_map(candidates).collect();
         if services.is_empty() {
             return Ok(());
         }
@@ -279,6 +296,9 @@ mod tests {
         assert_eq!(mode(&[closed]), Mode::Maintenance { status: 503, since });
         let to = r#""redirect":{"to":"https://b.test"}"#;
         assert_eq!(mode(&[closed, to]), Mode::Redirect { to: "https://b.test".to_owned() });
-        assert_eq!(mode(&[closed, to, r#""pause":{}"#]), Mode::Paused(Since::default()));
+        assert_eq!(
+            mode(&[closed, to, r#""pause":{}"#]),
+            Mode::Paused { wait_ms: 30_000, since: Since::default() }
+        );
     }
 }

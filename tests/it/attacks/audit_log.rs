@@ -139,6 +139,39 @@ async fn a_change_is_recorded_although_its_client_leaves_before_the_answer() {
     system.stop().await;
 }
 
+/// The answer is an error, and says that the change is made.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_change_whose_wait_ends_early_is_recorded_with_what_was_requested() {
+    let system = System::start("audit-waited").await;
+    system.pause(System::NGINX);
+    let ask = async |method: &str, target: &str, body: Option<Value>| {
+        let request = Request::new(method, "localhost", target).token(&system.token);
+        let request = body.iter().fold(request, |request, body| request.json(body));
+        request.send(system.pacemaker).await.unwrap()
+    };
+    let hash = "$2y$05$abcdefghijklmnopqrstuuQ1jD7CkYHwCVlBqMWSPGN6Ymdw6tB8a";
+    let instance = json!({"address": "127.0.0.1:46666", "hostnames": ["rogue.test"], "version_type_id": "7"});
+    let policy = json!({"hold_ms": 46, "access": {"basic": {"users": {"ada": hash}}}});
+    let requests = [("/instances/rogue", instance), ("/hosts/rogue.test", policy)];
+    for (target, body) in &requests {
+        let answer = ask("PUT", &format!("{target}?wait=0"), Some(body.clone())).await;
+        assert_eq!((answer.status, &answer.json()["changed"]), (504, &json!(true)), "{}", answer.text());
+        let found = ask("GET", &format!("/audit?target={target}"), None).await;
+        let record = &found.json()["records"][0];
+        assert_eq!(record["status"], 504, "{record}");
+        let requested = record["after"]["requested"].to_string();
+        assert!(requested.contains("46") && !requested.contains(hash), "{record}");
+    }
+    // Without a record, it is not acknowledged either.
+    system.cli::<()>(System::FABRIC, "RENAME audit kept").await;
+    system.cli::<()>(System::FABRIC, "SET audit closed").await;
+    let answer = ask("DELETE", "/instances/rogue?wait=0", None).await;
+    assert_eq!(answer.json()["code"], "audit_unavailable", "{}", answer.text());
+    system.cli::<()>(System::FABRIC, "DEL audit").await;
+    system.resume(System::NGINX);
+    system.stop().await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_change_that_cannot_be_recorded_is_not_acknowledged() {
     let system = System::start("audit-lost").await;
@@ -369,7 +402,11 @@ async fn what_a_machine_changes_is_recorded_with_its_label() {
     ask(apply, post(apply).json(&json!({"plan": planned["plan"]}))).await;
     for (label, version) in [("bad", "shop-7"), ("l 1", "2")] {
         let target = format!("/state-machines/canary/labels/{}", label.replace(' ', "%20"));
-        ask(&target, post(&target).json(&json!({"metadata": {"version": version, "card": "4111"}}))).await;
+        ask(
+            &target,
+            post(&target).json(&json!({"metadata": {"version": version, "card": "another-of-a-label"}})),
+        )
+        .await;
         eventually("the machine to act", || async {
             let now = system.api("GET", &target, None).await.json();
             if now["state"] == "done" || now["status"] == "errored" { Ok(()) } else { Err(now.to_string()) }
@@ -443,16 +480,19 @@ async fn changes_are_recorded_with_both_values_and_without_metadata() {
         next: done}, {gate: done}]\n";
     system.apply("own", yaml).await;
     let label = "/state-machines/own/labels/l";
-    assert_eq!(system.api("POST", label, Some(json!({"metadata": {"card": "4111"}}))).await.status, 201);
-    let set = json!({"operation": "set", "metadata": {"note": "4222"}});
+    assert_eq!(
+        system.api("POST", label, Some(json!({"metadata": {"card": "another-of-a-label"}}))).await.status,
+        201
+    );
+    let set = json!({"operation": "set", "metadata": {"note": "secret-of-a-label"}});
     assert_eq!(system.api("POST", &format!("{label}/operations"), Some(set.clone())).await.status, 200);
-    let filter = json!({"operation": "suspend", "filter": {"metadata": {"card": "4111"}}});
+    let filter = json!({"operation": "suspend", "filter": {"metadata": {"card": "another-of-a-label"}}});
     assert_eq!(system.api("POST", "/state-machines/own/tasks", Some(filter)).await.status, 202);
     assert_eq!(system.api("POST", &format!("{label}/operations"), Some(set)).await.status, 200);
     let all = Value::from(records(system, "limit=1000").await).to_string();
     assert!(all.contains("/operations") && all.contains("/tasks"), "{all}");
     let log = system.log_text(&System::PACEMAKER);
-    for secret in ["4111", "4222", "not-for-everyone", "k-e-y"] {
+    for secret in ["another-of-a-label", "secret-of-a-label", "not-for-everyone", "k-e-y"] {
         assert!(!all.contains(secret), "{secret}: {all}");
         assert!(!log.contains(secret), "{secret} is in the log of the pacemaker");
     }

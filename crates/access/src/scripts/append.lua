@@ -12,11 +12,20 @@ local MAX_REMOVED = 100
 
 -- The bytes of all records up to the end of this one.
 local function position(entry)
-  return entry and tonumber(entry[2][4]) or 0
+  return tonumber(entry[2][4] or 0)
 end
 
-local last = redis.call('XREVRANGE', part, '+', '-', 'COUNT', 1)[1]
-local ends = position(last) + #record
+-- The newest records may be of an earlier version, which did not count their bytes.
+local function newest_position()
+  for _, count in ipairs({ 1, 100 }) do
+    for _, entry in ipairs(redis.call('XREVRANGE', part, '+', '-', 'COUNT', count)) do
+      if entry[2][4] then return position(entry) end
+    end
+  end
+  return 0
+end
+
+local ends = newest_position() + #record
 redis.call('XADD', part, 'MAXLEN', '~', max_records, '*', 'record', record, 'end', string.format('%.0f', ends))
 for _ = 1, MAX_REMOVED do
   local oldest = redis.call('XRANGE', part, '-', '+', 'COUNT', 1)[1]

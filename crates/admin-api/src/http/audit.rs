@@ -12,7 +12,9 @@
 //!
 //! **No acknowledged change is missing.** The record is in the fabric before the answer is sent. If it cannot be stored, the
 //! answer is 503 `audit_unavailable` instead: the change may have been applied, as after any lost answer, and can be
-//! repeated. A change needs the fabric as well, so this rarely happens. Refusals are recorded if possible.
+//! repeated. A change needs the fabric as well, so this rarely happens. Refusals are recorded if possible. An error may say that
+//! the change is made (`changed`) or will be (`recorded`); then the same holds. Where an answer does not show the new state, the
+//! record has what was requested ([`Notes::requested`]).
 //!
 //! A client that closes its connection prevents neither the change nor its record: both happen in a task of their own.
 //!
@@ -28,7 +30,7 @@ use std::{
 };
 
 use axum::{
-    body::{Body, HttpBody as _, to_bytes},
+    body::{Body, Bytes, HttpBody as _, to_bytes},
     extract::{FromRequestParts, MatchedPath, Request},
     http::{Method, StatusCode, header, request::Parts},
     response::{IntoResponse as _, Response},
@@ -39,6 +41,7 @@ use signalbox_access::{AuditLog, Caller, digest};
 use signalbox_api::audit::{Kind, Record};
 use signalbox_daemon::serve::Peer;
 use signalbox_machines::Change;
+use signalbox_route_table::Policy;
 
 use super::{App, Problem};
 use crate::own_events::OwnEvents;
@@ -118,6 +121,8 @@ struct Noted {
     kind: Option<Kind>,
     before: Option<Value>,
     after: Option<Value>,
+    /// The body of the request.
+    requested: Option<Bytes>,
     /// Instances that the request changes, before and after.
     instances: Vec<[Option<Value>; 2]>,
     /// Items of the request that were refused, each with its error.
@@ -154,6 +159,11 @@ impl Notes {
     /// The value after the change, if the answer does not show it.
     pub(crate) fn after(&self, value: Value) {
         self.with(|noted| noted.after = Some(value));
+    }
+
+    /// The JSON body of the request was read.
+    pub(super) fn requested(&self, body: &Bytes) {
+        self.with(|noted| noted.requested = Some(body.clone()));
     }
 
     /// An instance that the request changes, before and after.
@@ -215,12 +225,17 @@ pub(crate) async fn record(
     let noted = std::mem::take(&mut *notes.0.lock().unwrap_or_else(PoisonError::into_inner));
     let status = response.status();
     let changes = !method.is_safe() && !is_data(&method, &route);
+    let is_refusal = status == StatusCode::FORBIDDEN && noted.who.is_some();
+    if noted.kind.is_none() && !is_refusal && !(changes && noted.who.is_some()) {
+        return response;
+    }
+    let (response, answer) = peek(response).await;
+    let says = |member: &str| answer.as_ref().is_some_and(|answer| answer[member] == true);
+    let is_made = status.as_u16() < 400 || says("changed") || says("recorded");
     let kind = match noted.kind {
         Some(kind) => kind,
-        None if status == StatusCode::FORBIDDEN && noted.who.is_some() => Kind::Refused,
-        None if changes && noted.who.is_some() && (status.as_u16() < 400 || status.is_server_error()) => {
-            Kind::Change
-        }
+        None if is_refusal => Kind::Refused,
+        None if is_made || status.is_server_error() => Kind::Change,
         None => return response,
     };
     let target = if may_contain_token(&route) { route.clone() } else { target };
@@ -242,7 +257,6 @@ pub(crate) async fn record(
         before: noted.before.filter(|_| kind != Kind::Refused).map(limited),
         after: noted.after.map(limited),
     };
-    let (response, answer) = peek(response).await;
     if let Some(refusal) = refusal(&record, noted.refused) {
         app.audit.write(refusal).await;
         if kind == Kind::Change && status.is_success() && noted.instances.is_empty() && record.after.is_none()
@@ -257,10 +271,17 @@ pub(crate) async fn record(
         Some(answer) if kind == Kind::Change && status.is_success() => {
             record.after.get_or_insert(answer);
         }
+        _ if kind == Kind::Change && record.after.is_none() && noted.instances.is_empty() => {
+            let requested = noted.requested.and_then(|body| serde_json::from_slice::<Value>(&body).ok());
+            record.after = requested.map(|mut value| {
+                Policy::hide_passwords(&mut value);
+                json!({"requested": limited(value)})
+            });
+        }
         _ => {}
     }
     let records = parts(record, noted.instances);
-    if status.is_server_error() {
+    if status.is_server_error() && !is_made {
         // The fabric may be unavailable, and nothing was acknowledged.
         let trail = app.audit.clone();
         tokio::spawn(async move { trail.write_all(records).await });

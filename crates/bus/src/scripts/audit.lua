@@ -5,7 +5,7 @@
 -- ARGV[3...]: integers, segments of the log that the subscriber seems to need
 -- Returns an array of findings, each a predicate, a lane or gauge, and what is wrong: B1, a lane with a batch has
 -- exactly one job, and one without has none, or one that can be taken; B2, gauges equal the sums over the batches; B3, a
--- segment of the log counts the events of the batches that need it.
+-- segment of the log counts the events of the batches that need it, and segment 0 their bytes.
 -- Caller: Store::audit
 
 -- Jobs in a shared list above which the list is not read. A job that is in no other state is then assumed to be there.
@@ -40,14 +40,18 @@ local function places_of(lanes, token, job, held, listed)
   return redis.call('ZSCORE', KEYS[5], job) and places + 1 or places
 end
 
+-- The bytes of the events in the part of the log that is kept for such subscribers.
+local kept = 0
+
 -- Counts the events of a batch, and in `needed` how many of them need each segment of the log, unless that is nil.
 local function count_events(lanes, bid, needed)
   local key = lanes.batch_key(bid)
   if not needed then return redis.call('LLEN', key) - 3 end
   local items = redis.call('LRANGE', key, 3, -1)
   for i = 1, #items do
-    local _, segment = lanes.item(items[i])
+    local id, segment = lanes.item(items[i])
     needed[segment] = (needed[segment] or 0) + 1
+    if segment == '0' then kept = kept + redis.call('HSTRLEN', lanes.base .. 'log:0', id) end
   end
   return #items
 end
@@ -92,6 +96,10 @@ local function compare_segments(lanes, token, needed, found)
       found('B3', segment, 'segment ' .. segment .. ' of the log counts ' .. lanes.text(counted)
         .. ' waiting events, there are ' .. lanes.text(count))
     end
+  end
+  local bytes = tonumber(redis.call('HGET', lanes.base .. 'log:0:bytes', token) or 0)
+  if bytes ~= kept then
+    found('B3', '0', 'segment 0 of the log counts ' .. lanes.text(bytes) .. ' bytes, there are ' .. lanes.text(kept))
   end
 end
 

@@ -11,7 +11,8 @@ function lanes.segment(id)
 end
 
 -- An item of a batch is `id`, or `id@segment` when the event was redriven or replayed and its body was stored again, or
--- `id:segment` when its body was copied so that its own segment could be removed.
+-- `id:0` when its body was moved to the part of the log that is kept for subscribers to which nothing can be delivered, so that
+-- its own segment could be removed. (Earlier versions copied it to another segment: `id:segment`.)
 -- Returns the id as text and the segment as text.
 function lanes.item(item)
   local id, segment = string.match(item, '^(%d+)[@:](%d+)$')
@@ -19,9 +20,74 @@ function lanes.item(item)
   return item, lanes.segment(item)
 end
 
+-- Adds to a number that a script keeps in a hash. If the key has another type, nothing is added, and the number is not 0.
+local function add(key, field, count)
+  local sum = redis.pcall('HINCRBY', key, field, text(count))
+  return type(sum) == 'number' and sum or 1
+end
+
+-- Subtracts from a number, and removes it if nothing is left.
+local function subtract(key, field, count)
+  local is_nothing = add(key, field, -count) <= 0
+  if is_nothing then redis.call('HDEL', key, field) end
+  return is_nothing
+end
+
+-- What is known of events in the part of the log that is kept, by ID: how many items need each, its bytes, and its environment.
+function lanes.kept_events(ids)
+  local known, found = {}, lists.read('HMGET', base .. 'log:0:uses', ids)
+  for i, id in ipairs(ids) do
+    local count, size, environment = string.match(found[i] or '', '^(%d+) (%d+) (.*)$')
+    known[id] = { count = tonumber(count or 0), size = tonumber(size or 0), environment = environment or '' }
+  end
+  return known
+end
+
+-- Stores it for events that items need, and removes events that no item needs.
+function lanes.keep_events(known)
+  local log, used, unused = base .. 'log:0', {}, {}
+  for id, one in pairs(known) do
+    if one.count > 0 then
+      local at = #used
+      used[at + 1], used[at + 2] = id, text(one.count) .. ' ' .. text(one.size) .. ' ' .. one.environment
+    else
+      unused[#unused + 1] = id
+    end
+  end
+  lists.call('HSET', log .. ':uses', used)
+  lists.call('HDEL', log .. ':uses', unused)
+  lists.call('HDEL', log, unused)
+end
+
+-- Frees what a subscriber needed of the part of the log that is kept (segment 0): an event is removed there when no item needs it.
+-- Keys of other types keep everything.
+local function free_kept(token, ids)
+  local log, bytes, freed, of = base .. 'log:0', 0, 0, {}
+  if redis.call('TYPE', log).ok ~= 'hash' or redis.call('TYPE', log .. ':uses').ok ~= 'hash' then return end
+  local known = lanes.kept_events(ids)
+  for _, id in ipairs(ids) do
+    local one = known[id]
+    one.count, bytes = one.count - 1, bytes + one.size
+    if one.count == 0 then
+      freed = freed + one.size
+      of[one.environment] = (of[one.environment] or 0) + one.size
+    end
+  end
+  lanes.keep_events(known)
+  subtract(log .. ':bytes', token, bytes)
+  add(base .. 'log', '0', -freed)
+  of[''] = nil
+  for environment, size in pairs(of) do
+    subtract(log .. ':environments', environment, size)
+    if subtract(base .. 'environments', environment, size) then
+      redis.call('HDEL', base .. 'environments:clients', environment)
+    end
+  end
+end
+
 -- Records that a subscriber no longer needs the bodies of these items. A key of another type only keeps its segment.
 function lanes.release(token, items)
-  local counts, segment, from, to, count = {}, nil, 0, 0, 0
+  local counts, segment, from, to, count, kept = {}, nil, 0, 0, 0, {}
   for i = 1, #items do
     -- Most items of a batch are in one segment, and are compared with its ends only.
     local id = tonumber(items[i])
@@ -29,6 +95,7 @@ function lanes.release(token, items)
       if segment then counts[segment] = (counts[segment] or 0) + count end
       segment, count = id and math.floor(id / SEGMENT) or tonumber(string.match(items[i], '[@:](%d+)$')), 0
       from, to = id and segment * SEGMENT or 0, id and (segment + 1) * SEGMENT or 0
+      if segment == 0 then kept[#kept + 1] = string.match(items[i], '^%d+') end
     end
     count = count + 1
   end
@@ -38,6 +105,7 @@ function lanes.release(token, items)
     local left = redis.pcall('HINCRBY', key, token, -count)
     if type(left) == 'number' and left <= 0 then redis.call('HDEL', key, token) end
   end
+  if #kept > 0 then free_kept(token, kept) end
 end
 
 function lanes.pending_key(worker) return base .. 'jobs:pending:main:' .. worker end

@@ -7,8 +7,8 @@
 -- ARGV[2]: string, reason, for the gap
 -- ARGV[3]: integer, number of waiting events that the subscriber keeps; empty if it keeps none
 -- ARGV[4]: integer, segment of the log that is to be freed; empty for any. Only a batch that may need it is dropped.
--- Returns an array: how many events were dropped, which may be 0 for a batch without any, and -1 when nothing can be dropped; how
--- many bytes of them the segment has; and an array of their IDs there.
+-- Returns an array: how many events were dropped, which may be 0 for a batch without any, and -1 when nothing can be dropped; and how
+-- many bytes of them the segment has.
 -- Caller: Store::drop_oldest, Store::drop_above, Store::drop_from
 
 -- Ten seconds in ms, which is the span of one segment of the log.
@@ -23,25 +23,22 @@ local function has_reason(lanes, token)
   return ARGV[4] == '' or redis.call('HEXISTS', lanes.base .. 'log:' .. ARGV[4] .. ':held', token) == 1
 end
 
--- The bytes that these events have in the segment, and their IDs.
-local function those_there(lanes, items)
-  local bytes, ids = 0, {}
-  if ARGV[4] == '' then return bytes, ids end
+-- The bytes that these events have in the segment.
+local function bytes_there(lanes, items)
+  local bytes = 0
+  if ARGV[4] == '' then return bytes end
   for i = 1, #items do
     local id, segment = lanes.item(items[i])
-    if segment == ARGV[4] then
-      bytes = bytes + redis.call('HSTRLEN', lanes.base .. 'log:' .. segment, id)
-      ids[#ids + 1] = id
-    end
+    if segment == ARGV[4] then bytes = bytes + redis.call('HSTRLEN', lanes.base .. 'log:' .. segment, id) end
   end
-  return bytes, ids
+  return bytes
 end
 
 local function main(lanes)
   local call = redis.call
   local token = ARGV[1]
   lanes.expect_own()
-  if not has_reason(lanes, token) then return { -1, 0, {} } end
+  if not has_reason(lanes, token) then return { -1, 0 } end
   local in_flight = {}
   for _, worker in ipairs(call('SMEMBERS', KEYS[7])) do
     local job = call('LINDEX', lanes.pending_key(worker), 0)
@@ -68,11 +65,12 @@ local function main(lanes)
       end
     end
   end
-  if not oldest then return { -1, 0, {} } end
-  -- What was published after the segment ended is not in it: the batch that needs it is in flight.
-  if ARGV[4] ~= '' and oldest.created >= EPOCH + (tonumber(ARGV[4]) + 1) * SEGMENT_MS then return { -1, 0, {} } end
+  if not oldest then return { -1, 0 } end
+  -- What was published after the segment ended is not in it: the batch that needs it is in flight. Segment 0 has events of any
+  -- time.
+  if ARGV[4] ~= '' and ARGV[4] ~= '0' and oldest.created >= EPOCH + (tonumber(ARGV[4]) + 1) * SEGMENT_MS then return { -1, 0 } end
   local items, head, more = lanes.oldest_of(oldest.bid, MAX_EVENTS)
-  local bytes, ids = those_there(lanes, items)
+  local bytes = bytes_there(lanes, items)
 
   if more then
     lanes.cut(oldest.bid, items, head)
@@ -90,7 +88,7 @@ local function main(lanes)
   call('HINCRBY', KEYS[9], 'events.dropped', #items)
   if more then
     lanes.count(token, oldest.generation, -#items, 0)
-    return { #items, bytes, ids }
+    return { #items, bytes }
   end
   lanes.remove(oldest.bid, token, oldest.generation, #items)
   -- A lane without a batch has no job. A lane that still has batches keeps its job in its state.
@@ -98,5 +96,5 @@ local function main(lanes)
     and call('HEXISTS', lanes.current_key(token), oldest.name) == 0 then
     lanes.withdraw(token, oldest.job)
   end
-  return { #items, bytes, ids }
+  return { #items, bytes }
 end

@@ -51,7 +51,7 @@ for i = 3, #ARGV do
   if tonumber(ARGV[i]) < present and redis.call('HEXISTS', KEYS[2], ARGV[i]) == 0
     and redis.call('EXISTS', segment .. ':held') == 0 and is_readable(segment) then
     if not discharge(segment) then return { i - 3, removed } end
-    redis.call('UNLINK', segment, segment .. ':order')
+    redis.call('UNLINK', segment, segment .. ':order', segment .. ':uses', segment .. ':bytes')
     redis.call('HDEL', KEYS[1], ARGV[i])
     removed = removed + 1
   end

@@ -1,6 +1,6 @@
 //! The life of a job: taken, acknowledged, returned, buried, scrubbed.
 
-use std::sync::Arc;
+use std::{collections::BTreeMap, sync::Arc};
 
 use signalbox_store::{
     Call, Error, FabricRole, FromRedisValue, Kind, Script, SharedResult, Value, from_redis_value,
@@ -18,7 +18,7 @@ static REFUSE: Script<FabricRole> =
 static BURY: Script<FabricRole> = Script::composed("bury", &[include_str!("../scripts/bury.lua"), LANES]);
 static SCRUB: Script<FabricRole> = Script::composed("scrub", &[include_str!("../scripts/scrub.lua"), LANES]);
 static BEAT: Script<FabricRole> = Script::new("beat", include_str!("../scripts/beat.lua"));
-static COPY: Script<FabricRole> = Script::composed("copy", &[include_str!("../scripts/copy.lua"), LANES]);
+static KEEP: Script<FabricRole> = Script::composed("keep", &[include_str!("../scripts/keep.lua"), LANES]);
 static DROP: Script<FabricRole> = Script::composed("drop", &[include_str!("../scripts/drop.lua"), LANES]);
 static KICK: Script<FabricRole> = Script::composed("kick", &[include_str!("../scripts/kick.lua"), LANES]);
 static SKIP: Script<FabricRole> = Script::composed("skip", &[include_str!("../scripts/skip.lua"), LANES]);
@@ -37,23 +37,23 @@ const MAX_ACKED_EVENTS: usize = 2_000;
 const SKIP_BATCHES: usize = 200;
 /// Events that one call searches. It limits how long a call blocks Redis.
 const SKIP_EVENTS: usize = 2_000;
-/// Events that one call of `copy` searches or measures, and bytes that it copies. They limit how long the call blocks Redis.
-const COPY_EVENTS: usize = 400;
-const COPY_BYTES: usize = 1 << 20;
+/// Events that one call of `keep` searches or measures, and bytes that it moves. They limit how long the call blocks Redis.
+const SEARCHED_EVENTS: usize = 4_000;
+const MEASURED_EVENTS: usize = 400;
+const KEPT_BYTES: usize = 1 << 20;
 
 /// Events of a subscriber that are measured to estimate the size of all.
 const SAMPLE: usize = 100;
 
-/// An event that waits for a subscriber: its segment of the log, its ID, and its bytes.
-pub(crate) type Measured = (u64, u64, u64);
+/// Where a search of a subscriber's lanes continues: generation, lane, batch, event. All empty at its beginning.
+pub(crate) type Cursor = [String; 4];
 
 /// Events that were dropped.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Dropped {
     pub events: u64,
-    /// Their bytes in the segment that is to be freed, and their IDs there.
+    /// Their bytes in the segment that is to be freed.
     pub bytes: u64,
-    pub ids: Vec<u64>,
 }
 
 /// A job held by a worker, with the data that its acknowledgement has to name.
@@ -350,44 +350,53 @@ impl Store {
         segment: &str,
     ) -> Result<Option<Dropped>, Error> {
         let call = self.lanes_call(&DROP).arg(token).arg(reason).arg(most).arg(segment);
-        let (events, bytes, ids): (i64, u64, Vec<u64>) = call.run(self.redis()).await?;
-        Ok(u64::try_from(events).ok().map(|events| Dropped { events, bytes, ids }))
+        let (events, bytes): (i64, u64) = call.run(self.redis()).await?;
+        Ok(u64::try_from(events).ok().map(|events| Dropped { events, bytes }))
     }
 
-    /// Stores bodies of the subscriber's waiting events that are in these segments of the log again in the current one. Searches
-    /// a limited part of its lanes, from `cursor` on. Returns by how many bytes the log grew, and the cursor of the next part.
-    pub(crate) async fn copy_part(
+    /// Moves bodies of the subscriber's waiting events that are in these segments of the log to segment 0. Searches a limited part of
+    /// its lanes, from `cursor` on. Returns how many bytes were moved, and the cursor of the next part.
+    pub(crate) async fn keep_part(
         &self,
         token: &str,
         segments: &[u64],
-        cursor: &[String; 4],
-    ) -> Result<(u64, Option<[String; 4]>), Error> {
-        let (copied, next, _) = self.search_part(token, &COPY_BYTES.to_string(), segments, cursor).await?;
-        Ok((copied, next))
+        cursor: &Cursor,
+    ) -> Result<(u64, Option<Cursor>), Error> {
+        self.search_part(token, (SEARCHED_EVENTS, KEPT_BYTES.to_string()), segments, cursor).await
     }
 
-    /// Measures the subscriber's waiting events: the segment, ID and bytes of each. Searches a limited part of its lanes, from
-    /// `cursor` on, and returns the cursor of the next part.
+    /// The bytes of the subscriber's waiting events. Searches a limited part of its lanes, from `cursor` on, and returns the cursor of
+    /// the next part.
     pub(crate) async fn measure_part(
         &self,
         token: &str,
-        cursor: &[String; 4],
-    ) -> Result<(Vec<Measured>, Option<[String; 4]>), Error> {
-        let (_, next, events) = self.search_part(token, "", &[], cursor).await?;
-        Ok((events, next))
+        cursor: &Cursor,
+    ) -> Result<(u64, Option<Cursor>), Error> {
+        self.search_part(token, (MEASURED_EVENTS, String::new()), &[], cursor).await
     }
 
     async fn search_part(
         &self,
         token: &str,
-        bytes: &str,
+        (events, bytes): (usize, String),
         segments: &[u64],
-        cursor: &[String; 4],
-    ) -> Result<(u64, Option<[String; 4]>, Vec<Measured>), Error> {
-        let call = self.lanes_call(&COPY).key(&self.bus().log()).arg(self.clock.argument()).arg(token);
-        let call = call.arg(COPY_EVENTS).arg(bytes).arg(&cursor[..]).arg(segments);
-        let (copied, a, b, c, d, events) = call.run(self.redis()).await?;
-        Ok((copied, Some([a, b, c, d]).filter(|next: &[String; 4]| !next[0].is_empty()), events))
+        cursor: &Cursor,
+    ) -> Result<(u64, Option<Cursor>), Error> {
+        let call = self.lanes_call(&KEEP).key(&self.bus().log()).arg(token);
+        let call = call.arg(events).arg(bytes).arg(&cursor[..]).arg(segments);
+        let (bytes, a, b, c, d) = call.run(self.redis()).await?;
+        Ok((bytes, Some([a, b, c, d]).filter(|next: &Cursor| !next[0].is_empty())))
+    }
+
+    /// The bytes of the events that are kept in segment 0 of the log.
+    pub(crate) async fn kept(&self) -> Result<u64, Error> {
+        let bytes: Option<u64> = self.redis().command("HGET").key(&self.bus().log()).arg(0).query().await?;
+        Ok(bytes.unwrap_or_default())
+    }
+
+    /// The bytes that are kept there for each subscriber. Those of an event count for each one that waits for it.
+    pub(crate) async fn kept_for(&self) -> Result<BTreeMap<String, u64>, Error> {
+        self.redis().command("HGETALL").key(&self.bus().log_kept()).query().await
     }
 
     /// Ends the pauses of the subscriber's lanes. Batches that fill wait `timeout_ms` at most.

@@ -13,7 +13,7 @@ use signalbox_store::{
     Subscription, keys,
 };
 
-pub(super) use jobs::{Ack, Dropped, Held, Holder, Measured, Nack, Nacked, Skipped, Taken, Turn};
+pub(super) use jobs::{Ack, Cursor, Held, Holder, Nack, Nacked, Skipped, Taken, Turn};
 pub(super) use log::{Again, Appended, ReplayState, Resend, SEGMENT_IDS};
 pub use memory::FabricMemory;
 pub(super) use publish::{Accepted, FanOut, Group, InQueue, PublishCall, PublishReply, Published, Target};

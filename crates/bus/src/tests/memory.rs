@@ -1,6 +1,6 @@
 //! Memory of the fabric: who pays when it is short, and what keeps the log.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::sync::Arc;
 
 use serde_json::value::RawValue;
 use signalbox_api::queues::NewQueue;
@@ -198,7 +198,7 @@ async fn a_batch_in_flight_that_keeps_a_part_of_the_log_costs_no_later_events() 
     assert_eq!(hands.store.drop_from("s", "autodropped", segment).await.unwrap(), None);
     assert!(hands.nack(&taken, 60_000, false).await);
     let dropped = hands.store.drop_from("s", "autodropped", segment).await.unwrap().expect("a batch");
-    assert_eq!((dropped.events, dropped.bytes, dropped.ids.len()), (1, bytes, 1));
+    assert_eq!((dropped.events, dropped.bytes), (1, bytes));
     assert_eq!(
         hands.store.drop_from("s", "autodropped", segment).await.unwrap(),
         None,
@@ -329,7 +329,6 @@ async fn a_quiet_subscriber_that_receives_nothing_loses_no_event_because_others_
     world.bus.handle.subscribe("quiet", two).await.unwrap();
     world.bus.handle.subscribe("alive", wanted(&["orders"])).await.unwrap();
     world.paused("quiet").await;
-    // A second round copies what the first one copied.
     for round in 1..=2 {
         for _ in 0..3 {
             world.accepted("a", "rare", 3, 10).await;
@@ -423,12 +422,14 @@ async fn a_small_event_at_the_head_of_large_ones_keeps_no_more_than_its_share_of
     assert_eq!(quiet, 5);
     let gaps = strings(&world.redis, "KEYS", &["bus:gaps:*"]).await;
     assert!(gaps.len() == 1 && gaps[0].starts_with("bus:gaps:large:"), "{gaps:?}");
-    // Nothing is copied again, although the log is full again: most of each part is what waits.
+    // The rest is moved, and then nothing any more, although the log is full again.
     world.time.advance(20_000);
+    idle::free(&world.bus.handle.core, world.store(), 100_000, 200_000, "log").await.unwrap();
     let before = world.store().segments().await.unwrap();
+    assert_eq!(before.len(), 1);
     for _ in 0..3 {
-        idle::free(&world.bus.handle.core, world.store(), 100_000, 200_000, "log").await.unwrap();
         world.time.advance(20_000);
+        idle::free(&world.bus.handle.core, world.store(), 100_000, 200_000, "log").await.unwrap();
     }
     assert_eq!(world.store().segments().await.unwrap(), before);
     assert_eq!(world.waiting("large").await, large);
@@ -465,12 +466,12 @@ async fn an_event_that_waits_for_several_subscribers_counts_once() {
 }
 
 #[tokio::test]
-async fn a_subscriber_that_cannot_be_measured_does_not_pay_for_what_others_publish() {
+async fn what_waits_for_many_subscribers_is_moved_in_several_rounds() {
     let server = Server::in_memory().await;
-    let world = world(&server, Options { log_bytes: 400_000, ..Options::default() }).await;
-    let single = |topic: &str| Wanted { max_events: Some(100), concurrency: Some(1), ..wanted(&[topic]) };
-    // Each of them takes one of the calls of a round, before the one with the most events.
-    let many: Vec<String> = (0..idle::MAX_MEASURES).map(|n| format!("s{n}")).collect();
+    let world = world(&server, Options { log_bytes: 3_000_000, ..Options::default() }).await;
+    let single = |topic: &str| Wanted { max_events: Some(1), concurrency: Some(1), ..wanted(&[topic]) };
+    // Each of them takes a call at least, and a round has thirty.
+    let many: Vec<String> = (0..40).map(|n| format!("s{n:02}")).collect();
     for token in &many {
         world.bus.handle.subscribe(token, single("rare")).await.unwrap();
         world.paused(token).await;
@@ -478,13 +479,52 @@ async fn a_subscriber_that_cannot_be_measured_does_not_pay_for_what_others_publi
     world.bus.handle.subscribe("quiet", single("often")).await.unwrap();
     world.paused("quiet").await;
     world.accepted("a", "rare", 5, 10).await;
-    world.accepted("a", "often", 200, 10).await;
-    world.accepted("b", "noise", 800, 1000).await;
+    for _ in 0..5 {
+        world.accepted("a", "often", 1_000, 10).await;
+    }
+    world.accepted("b", "noise", 5_000, 1000).await;
+    world.time.advance(20_000);
+    for _ in 0..3 {
+        world.trim().await;
+    }
+    assert!(world.log().await <= 3_000_000, "{}", world.log().await);
+    for token in &many {
+        assert_eq!(world.waiting(token).await, 5);
+    }
+    assert_eq!(world.waiting("quiet").await, 5_000);
+    assert_eq!(strings(&world.redis, "KEYS", &["bus:gaps:*"]).await, [""; 0]);
+    assert_true(&world.redis, "the moves").await;
+    world.bus.stop().await;
+}
+
+/// What is kept is freed with each of its events, however many subscribers wait for it, and whichever way they lose it.
+#[tokio::test]
+async fn what_is_kept_is_freed_when_no_subscriber_waits_for_it() {
+    let server = Server::in_memory().await;
+    let world = world(&server, Options { log_bytes: 100_000, ..Options::default() }).await;
+    let ten = Wanted { max_events: Some(10), concurrency: Some(1), ..wanted(&["rare"]) };
+    for token in ["delivered", "removed", "skipped"] {
+        world.bus.handle.subscribe(token, ten.clone()).await.unwrap();
+        world.paused(token).await;
+    }
+    world.accepted("a", "rare", 40, 100).await;
+    world.accepted("b", "noise", 200, 1000).await;
     world.time.advance(20_000);
     world.trim().await;
-    assert!(world.log().await <= 400_000, "{}", world.log().await);
-    assert_eq!(world.waiting("quiet").await, 200);
-    assert_eq!(strings(&world.redis, "KEYS", &["bus:gaps:*"]).await, [""; 0]);
+    let kept = world.store().kept().await.unwrap();
+    let each = world.store().kept_for().await.unwrap();
+    assert!(kept > 4_000 && each.values().all(|bytes| *bytes == kept) && each.len() == 3, "{kept} {each:?}");
+    assert_true(&world.redis, "the moves").await;
+    world.bus.handle.unsubscribe("removed").await.unwrap();
+    housekeeping::purge(world.store()).await.unwrap();
+    assert_eq!(world.store().kept().await.unwrap(), kept, "others wait for all of it");
+    while world.store().drop_oldest("skipped", "limit").await.unwrap().is_some() {}
+    assert_eq!(world.store().kept().await.unwrap(), kept, "another one waits for all of it");
+    while world.store().drop_oldest("delivered", "limit").await.unwrap().is_some() {}
+    assert_eq!(world.store().kept().await.unwrap(), 0);
+    world.trim().await;
+    let left = strings(&world.redis, "KEYS", &["bus:log:0*"]).await;
+    assert_eq!(left, [""; 0]);
     world.bus.stop().await;
 }
 
@@ -498,17 +538,11 @@ async fn what_waits_for_a_subscriber_is_measured_in_parts() {
     }
     let segments = hands.store.segments().await.unwrap();
     let _in_flight = hands.take("w").await;
-    let sizes = async |mut calls: usize| {
-        let events = idle::waiting(&hands.store, "s", &mut calls).await.unwrap()?;
-        let mut sizes = BTreeMap::<u64, u64>::new();
-        for (segment, _, bytes) in events {
-            *sizes.entry(segment).or_default() += bytes;
-        }
-        Some(sizes)
-    };
-    assert_eq!(sizes(10).await, Some(segments.clone()), "3,000 events in calls of 400");
-    assert_eq!(sizes(5).await, None);
-    assert_eq!(hands.store.segments().await.unwrap(), segments, "nothing is copied");
+    let size =
+        async |mut calls: usize| housekeeping::waiting_bytes(&hands.store, "s", &mut calls).await.unwrap();
+    assert_eq!(size(10).await, Some(segments.values().sum()), "3,000 events in calls of 400");
+    assert_eq!(size(5).await, None);
+    assert_eq!(hands.store.segments().await.unwrap(), segments, "nothing is moved");
 }
 
 #[tokio::test]
@@ -1162,17 +1196,21 @@ async fn large_events_are_read_in_small_parts_and_pages_of_them_are_short() {
 }
 
 #[tokio::test]
-async fn the_batch_in_flight_is_not_copied_and_its_end_frees_its_part_of_the_log() {
+async fn the_batch_in_flight_is_not_moved_and_its_end_frees_its_part_of_the_log() {
     let server = Server::in_memory().await;
     let mut hands = Hands::new(&server, vec![subscriber("s", 1, 2, 0)]).await;
     let first = hands.publish_urls(&["a", "b", "c", "d", "e"]).await[0] / SEGMENT_IDS;
     let taken = hands.take("w").await;
     hands.time.advance(20_000);
-    let (copied, next) = hands.store.copy_part("s", &[first], &Default::default()).await.unwrap();
-    assert!(copied > 0 && next.is_none(), "{copied} {next:?}");
-    let repeated = hands.store.copy_part("s", &[first], &Default::default()).await.unwrap();
-    assert_eq!(repeated, (0, None), "nothing is left to copy");
-    assert_true(hands.store.shard().redis(), "the copies").await;
+    let (moved, next) = hands.store.keep_part("s", &[first], &Default::default()).await.unwrap();
+    assert!(moved > 0 && next.is_none(), "{moved} {next:?}");
+    let repeated = hands.store.keep_part("s", &[first], &Default::default()).await.unwrap();
+    assert_eq!(repeated, (0, None), "nothing is left to move");
+    assert_eq!(
+        (hands.store.kept().await.unwrap(), hands.store.kept_for().await.unwrap()["s"]),
+        (moved, moved)
+    );
+    assert_true(hands.store.shard().redis(), "the moves").await;
     assert_eq!(hands.store.trim(&[first]).await.unwrap(), (1, 0), "its worker may be reading");
     assert!(hands.ack(&taken).await);
     assert_eq!(hands.store.trim(&[first]).await.unwrap(), (1, 1));
@@ -1182,8 +1220,7 @@ async fn the_batch_in_flight_is_not_copied_and_its_end_frees_its_part_of_the_log
         assert!(taken.items.iter().all(|item| item.contains(':')), "{:?}", taken.items);
         assert!(hands.ack(&taken).await);
     }
-    hands.time.advance(20_000);
-    let present = first + 2;
-    assert_eq!(hands.store.trim(&[present]).await.unwrap(), (1, 1), "the copies are not needed");
+    assert_eq!((hands.store.kept().await.unwrap(), hands.store.kept_for().await.unwrap().len()), (0, 0));
+    assert_eq!(hands.store.trim(&[0]).await.unwrap(), (1, 1), "nothing is left");
     assert_true(hands.store.shard().redis(), "the end").await;
 }

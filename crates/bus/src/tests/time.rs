@@ -236,10 +236,19 @@ async fn work_on_large_lanes(batches: u64, most: Option<u64>) {
     observed
         .run("measure the events", size, async {
             let mut left = usize::MAX;
-            crate::idle::waiting(&hands.store, "s", &mut left).await.unwrap();
+            crate::housekeeping::waiting_bytes(&hands.store, "s", &mut left).await.unwrap();
         })
         .await;
     assert_eq!(observed.run("check", size, hands.store.audit("s", 2_000, &[])).await.unwrap(), []);
+    observed
+        .run("move the events to the part that is kept", size, async {
+            let segments: Vec<u64> = hands.store.segments().await.unwrap().into_keys().collect();
+            let mut next = Some(crate::store::Cursor::default());
+            while let Some(cursor) = next {
+                next = hands.store.keep_part("s", &segments, &cursor).await.unwrap().1;
+            }
+        })
+        .await;
     observed
         .run("forget segments of the log", size, async {
             let segments: Vec<u64> = hands.store.segments().await.unwrap().into_keys().collect();

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use signalbox_bus::SETTLE_LUA;
-use signalbox_store::{Call, Error, FabricRole, Script, Subscription};
+use signalbox_store::{Call, Error, FabricRole, Kind, Script, Subscription};
 
 use super::Shards;
 
@@ -26,6 +26,9 @@ pub(super) static DROP: Script<FabricRole> =
     Script::composed("machines/drop", &changing(include_str!("../scripts/drop.lua")));
 pub(super) static POSTPONE: Script<FabricRole> =
     Script::composed("machines/postpone", &changing(include_str!("../scripts/postpone.lua")));
+
+/// The pause before the next attempt with a machine whose due set is damaged.
+const DAMAGED_PAUSE_MS: u64 = 5_000;
 
 /// The index of the machines with something due, after `machine:`.
 pub(crate) const MACHINES: &str = "next";
@@ -153,7 +156,32 @@ impl DueSet {
             let key = self.0.keys(shard).due(machine.as_ref());
             batch.add("ZRANGE", &key, ("-inf", now_ms, "BYSCORE", "LIMIT", 0, *limit, "WITHSCORES"));
         }
-        batch.query().await
+        match batch.query().await {
+            Err(error) if error.kind() == Kind::Broken => {}
+            found => return found,
+        }
+        // The set of one of them is damaged.
+        let mut found = Vec::with_capacity(machines.len());
+        for (machine, limit) in machines {
+            let machine = machine.as_ref();
+            let command = self.0.redis(shard).command("ZRANGE").key(&self.0.keys(shard).due(machine));
+            let command = command.arg(("-inf", now_ms, "BYSCORE", "LIMIT", 0, *limit, "WITHSCORES"));
+            found.push(match command.query().await {
+                Err(error) if error.kind() == Kind::Broken => {
+                    tracing::error!(machine, %error, "what the machine has due cannot be read");
+                    self.put_off(shard, machine, now_ms + DAMAGED_PAUSE_MS).await?;
+                    Vec::new()
+                }
+                entries => entries?,
+            });
+        }
+        Ok(found)
+    }
+
+    /// Makes a machine wait for its turn until a later time.
+    async fn put_off(&self, shard: usize, machine: &str, at_ms: u64) -> Result<(), Error> {
+        let command = self.0.redis(shard).command("ZADD").key(&self.0.keys(shard).next());
+        command.arg("XX").arg(at_ms).arg(machine).run().await
     }
 
     /// The first entries of a machine by time, whether they are due or not.

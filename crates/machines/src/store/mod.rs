@@ -15,7 +15,7 @@ mod versions;
 use std::sync::Arc;
 
 use signalbox_bus as bus;
-use signalbox_store::{Fabric, Key, Shard, Tag, keys::machines as keys};
+use signalbox_store::{Error, Fabric, FabricRole, Key, Script, Shard, Tag, keys::machines as keys};
 
 use crate::faults::Faults;
 
@@ -32,6 +32,8 @@ pub(crate) use versions::{Applying, Started, Versions};
 
 /// A key of the fabric.
 type FabricKey = Key<signalbox_store::FabricSpace>;
+
+static REPLACE: Script<FabricRole> = Script::new("machines/replace", include_str!("../scripts/replace.lua"));
 
 /// No arguments.
 const NONE: [&str; 0] = [];
@@ -52,8 +54,8 @@ pub(crate) fn scripts() -> Vec<&'static signalbox_store::Script<signalbox_store:
             &inputs::ADVANCE,
             &permits::PERMIT,
             &records::WALK,
-            &secrets::RESEAL,
-            &tasks::REPLACE,
+            &records::UNLIST,
+            &REPLACE,
         ])
         .collect()
 }
@@ -92,6 +94,18 @@ impl Shards {
     pub(crate) fn redis(&self, shard: usize) -> &Fabric {
         self.faults.before_call();
         self.all[shard].redis()
+    }
+
+    /// Replaces a field of a hash of the first shard, or removes it, if it is still `before`. Returns whether it was.
+    async fn replace(
+        &self,
+        key: &FabricKey,
+        field: &str,
+        before: &str,
+        after: Option<&str>,
+    ) -> Result<bool, Error> {
+        let call = REPLACE.call().key(key).arg(field).arg(before).arg(after.unwrap_or_default());
+        Ok(call.run::<u64>(self.redis(0)).await? == 1)
     }
 
     fn tag(&self, shard: usize) -> &Tag {

@@ -8,6 +8,8 @@ use signalbox_store::{
 
 use super::{FabricKey, NONE, Shards};
 
+pub(super) static UNLIST: Script<FabricRole> =
+    Script::new("machines/unlist", include_str!("../scripts/unlist.lua"));
 pub(super) static WALK: Script<FabricRole> =
     Script::new("machines/walk", include_str!("../scripts/walk.lua"));
 
@@ -147,7 +149,7 @@ impl Records {
         Ok(names)
     }
 
-    /// Removes a name from the index of a state.
+    /// Removes a name from the index of a state, while no version of its machine is active.
     pub(crate) async fn remove_from_state(
         &self,
         shard: usize,
@@ -155,8 +157,9 @@ impl Records {
         state: &str,
         name: &str,
     ) -> Result<(), Error> {
-        let key = self.shards.keys(shard).in_state(machine, state);
-        self.shards.redis(shard).command("ZREM").key(&key).arg(name).run().await
+        let keys = self.shards.keys(shard);
+        let call = UNLIST.call().key(&keys.current(machine)).key(&keys.in_state(machine, state)).arg(name);
+        call.run::<u64>(self.shards.redis(shard)).await.map(drop)
     }
 
     /// How many labels are in each of these states, over all shards.

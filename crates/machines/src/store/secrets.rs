@@ -2,13 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use signalbox_store::{Error, FabricRole, Script};
+use signalbox_store::Error;
 
 use super::{Shards, tasks::field};
-
-/// The script that replaces a secret only if it was not changed in the meantime.
-pub(super) static RESEAL: Script<FabricRole> =
-    Script::new("machines/reseal", include_str!("../scripts/reseal.lua"));
 
 /// The stored secrets of all machines. Cheap to clone.
 #[derive(Debug, Clone)]
@@ -46,14 +42,13 @@ impl StoredSecrets {
         Ok(all.into_iter().filter_map(parts).collect())
     }
 
-    /// Replaces a secret, if it is still stored as `before`.
+    /// Replaces a secret, or removes it, if it is still stored as `before`. Returns whether it was.
     pub(crate) async fn replace(
         &self,
         (machine, name): (&str, &str),
         before: &str,
-        after: &str,
-    ) -> Result<(), Error> {
-        let call = RESEAL.call().key(&self.0.keys(0).secrets()).arg(field(machine, name));
-        call.arg(before).arg(after).run::<u64>(self.0.redis(0)).await.map(drop)
+        after: Option<&str>,
+    ) -> Result<bool, Error> {
+        self.0.replace(&self.0.keys(0).secrets(), &field(machine, name), before, after).await
     }
 }

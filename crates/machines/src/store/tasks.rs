@@ -1,11 +1,8 @@
 //! Tasks over many labels, with their progress. Stored in the first shard.
 
-use signalbox_store::{Error, FabricRole, Script};
+use signalbox_store::Error;
 
 use super::Shards;
-
-pub(super) static REPLACE: Script<FabricRole> =
-    Script::new("machines/replace", include_str!("../scripts/replace.lua"));
 
 /// The stored tasks of all machines. Cheap to clone.
 #[derive(Debug, Clone)]
@@ -22,15 +19,14 @@ impl Tasks {
         self.0.redis(0).command("HSET").key(&key).arg(field(machine, id)).arg(json).run().await
     }
 
-    /// Replaces a task, if it is still as it was read. Returns whether it was.
+    /// Replaces a task, if it is still as it was read. Returns whether it is.
     pub(crate) async fn replace(
         &self,
         machine: &str,
         id: &str,
         (before, after): (&str, &str),
     ) -> Result<bool, Error> {
-        let call = REPLACE.call().key(&self.0.keys(0).tasks()).arg(field(machine, id));
-        Ok(call.arg(before).arg(after).run::<u64>(self.0.redis(0)).await? == 1)
+        self.0.replace(&self.0.keys(0).tasks(), &field(machine, id), before, Some(after)).await
     }
 
     pub(crate) async fn get(&self, machine: &str, id: &str) -> Result<Option<String>, Error> {

@@ -606,6 +606,44 @@ async fn a_deletion_that_another_pacemaker_has_completed_leaves_a_later_machine_
     assert_eq!(&*world.label("b").await.state, "asked");
 }
 
+/// The pacemaker that deletes the machine is paused after it has read its task, until another machine of the name is in service.
+#[tokio::test]
+async fn a_page_of_a_deletion_that_was_paused_changes_nothing_of_a_later_machine() {
+    let world = World::new(GATES).await;
+    world.create("a", json!({})).await;
+    let task = world.machines.tasks.delete_machine(M, ("ada", "@ada"), None).await.unwrap();
+    let paused = world.another();
+    let (stored, held) = paused.tasks.read(M, &task.id).await.unwrap();
+    world.work_off().await;
+    let done = world.machines.tasks.get(M, &task.id).await.unwrap();
+    world.apply(GATES, 0).await;
+    world.machines.labels.create(M, "a", &json!({}), true, None).await.unwrap();
+    assert!(!paused.label_store.delete_without_definition(M, "a", 1).await.unwrap());
+    paused.records.remove_from_state(0, M, "asked", "a").await.unwrap();
+    assert_eq!(&*world.label("a").await.state, "asked");
+    assert_eq!(world.machines.records.count_states(M, &["asked"]).await.unwrap(), [1]);
+    paused.tasks.work(&format!("t m {}", task.id), &stored, held).await.unwrap();
+    assert_eq!(&*world.label("a").await.state, "asked");
+    assert_eq!(world.machines.tasks.get(M, &task.id).await.unwrap(), done);
+}
+
+#[tokio::test]
+async fn a_secret_that_is_set_while_a_machine_is_deleted_is_kept() {
+    let world = World::new(GATES).await;
+    let secrets = &world.machines.actions.secrets;
+    let to = "https://receiver.test/";
+    secrets.set(M, ("old", to), "a value", "ada").await.unwrap();
+    secrets.set(M, ("replaced", to), "a value", "ada").await.unwrap();
+    world.time.advance(1);
+    world.machines.tasks.delete_machine(M, ("ada", "@ada"), None).await.unwrap();
+    world.time.advance(1);
+    secrets.set(M, ("new", to), "a value", "ada").await.unwrap();
+    secrets.set(M, ("replaced", to), "another value", "ada").await.unwrap();
+    world.work_off().await;
+    let names: Vec<String> = secrets.list(M).await.unwrap().into_iter().map(|secret| secret.name).collect();
+    assert_eq!(names, ["new", "replaced"]);
+}
+
 #[tokio::test]
 async fn an_entry_is_removed_only_for_the_version_that_does_not_need_it() {
     let world = World::new(GATES).await;

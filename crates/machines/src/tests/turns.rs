@@ -158,3 +158,22 @@ async fn a_machine_whose_time_is_wrong_does_not_keep_a_pacemaker_busy() {
     }
     assert_eq!(world.work_off_under_lease().await, Some(Duration::from_secs(1)));
 }
+
+#[tokio::test]
+async fn a_damaged_due_set_stops_no_other_machine() {
+    let world = World::of_clients(&[("broken", "one"), (M, "another")]).await;
+    world.create_in("broken", "a".to_owned()).await;
+    world.create("a", json!({})).await;
+    let fabric = world.servers.fabric();
+    fabric.command("RENAME").arg(("machine:broken:due", "kept")).run().await.unwrap();
+    fabric.command("SET").arg(("machine:broken:due", "text")).run().await.unwrap();
+    world.time.advance(1_000);
+    world.one_page(&world.machines).await;
+    assert_eq!(&*world.label("a").await.state, "late");
+    // It continues soon after it was repaired.
+    fabric.command("RENAME").arg(("kept", "machine:broken:due")).run().await.unwrap();
+    world.time.advance(5_000);
+    world.one_page(&world.machines).await;
+    let states = world.machines.records.count_states("broken", &["waiting", "late"]).await.unwrap();
+    assert_eq!(states, [0, 1]);
+}

@@ -173,7 +173,7 @@ async fn read(store: &Store) -> Result<Reading, Error> {
         }
         after = Some(last);
     }
-    let services: BTreeSet<&str> = hosts.iter().filter_map(|host| host.table.service.as_deref()).collect();
+    let services: BTreeSet<&str> = hosts.iter().flat_map(|host| host.table.all_services()).collect();
     let services: BTreeSet<String> = services.into_iter().flat_map(candidates).collect();
     let named = hosts.iter().filter(|host| services.contains(host.name.as_str()));
     let tables: HashMap<String, HostTable> =

@@ -72,9 +72,11 @@ pub(crate) async fn wait(
         Convergence::Reached { .. } => ("reached", "", ""),
         Convergence::Lagging(_) => ("lagging", "not_converged", "not every live router has it yet"),
         Convergence::NoRouter => ("no_router", "no_router", "no router has reported in the last ten seconds"),
-        Convergence::Unknown => {
-            ("unknown", "convergence_unknown", "the stats Redis, to which routers report, does not respond")
-        }
+        Convergence::Unknown => (
+            "unknown",
+            "convergence_unknown",
+            "the reports of the routers were not read from the stats Redis in time",
+        ),
         Convergence::ShuttingDown => ("shutting_down", "shutting_down", "this pacemaker is shutting down"),
     };
     app.registry.metrics().waited(outcome);
