@@ -15,7 +15,7 @@ use crate::{
 pub(crate) struct Explain {
     /// Host name of the request, or its URL
     host: String,
-    /// Path of the request [default: /]
+    /// Path of the request
     #[arg(long)]
     path: Option<String>,
     /// A header of the request, such as 'X-User: ann'
@@ -53,7 +53,7 @@ pub(super) async fn run(args: Explain, remote: &Remote) -> Result<(), Failure> {
     let scheme = args.host.split_once("://").map(|(scheme, _)| scheme.to_ascii_lowercase());
     let pairs = [
         ("host", Some(host)),
-        ("path", Some(args.path.as_deref().or(path).unwrap_or("/"))),
+        ("path", args.path.as_deref().or(path)),
         ("header", args.header.as_deref()),
         ("cookie", args.cookie.as_deref()),
         ("address", args.address.as_deref()),

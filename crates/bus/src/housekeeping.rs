@@ -13,13 +13,16 @@ use std::{
 
 use futures_util::{StreamExt as _, TryStreamExt as _, stream};
 use serde_json::json;
-use tokio::time::{Instant, sleep};
+use tokio::{
+    sync::watch,
+    time::{Instant, sleep, sleep_until},
+};
 use tokio_util::sync::CancellationToken;
 
 use super::{
     Error, EventId,
     core::Core,
-    idle,
+    idle::{self, Goal},
     queue_admin::QueueMaintenance,
     store::{Cursor, SEGMENT_IDS, Store},
     view::State,
@@ -33,6 +36,8 @@ pub(super) const PURGE_PART: usize = 2_000;
 const DROP_PART: usize = 100;
 /// Calls that measure what waits for a subscriber, each up to 400 events.
 const MAX_MEASURES: usize = 2_500;
+/// How long a round drops what is too much for one subscriber: the next one continues.
+const LIMIT_TIME: Duration = Duration::from_secs(2);
 /// Segments forgotten in one call.
 const TRIM_PART: usize = 100;
 /// Missed heartbeats after which an earlier process on the same machine is dead.
@@ -58,38 +63,62 @@ const GROWTH: u64 = 100 << 20;
 /// Reads that are under way at a time if there is one for each of many names. They share a connection, and so round trips.
 pub(super) const READS: usize = 64;
 
-/// Keeps one shard in order until `shutdown`.
+/// Keeps one shard in order until `shutdown`. A round may take long. It delays neither the check of the memory nor the lease.
 pub(super) async fn run(core: Arc<Core>, store: Arc<Store>, mut lease: Lease, shutdown: CancellationToken) {
-    let mut watch = Watch::default();
-    let mut keeping = QueueMaintenance::default();
+    let (hold, held) = watch::channel(false);
+    let every = Duration::from_millis(core.options.housekeeping_ms).min(MEMORY_EVERY);
+    let holding = async {
+        loop {
+            let holds = holds(&mut lease).await;
+            hold.send_if_modified(|held| std::mem::replace(held, holds) != holds);
+            if shutdown.run_until_cancelled(sleep(every)).await.is_none() {
+                break;
+            }
+        }
+    };
+    let memory = Box::pin(check_memory(&core, &store, held.clone(), &shutdown));
+    tokio::join!(holding, memory, Box::pin(keep_order(&core, &store, held, &shutdown)));
+    lease.release().await;
+}
+
+/// Checks the memory while the lease is held, the more often the less of it is left.
+async fn check_memory(
+    core: &Arc<Core>,
+    store: &Store,
+    mut held: watch::Receiver<bool>,
+    shutdown: &CancellationToken,
+) {
     let every = Duration::from_millis(core.options.housekeeping_ms);
-    let mut last_round: Option<Instant> = None;
-    let mut check_at = Instant::now();
-    loop {
-        if holds(&mut lease).await {
-            if check_at <= Instant::now() {
-                match relieve(&core, &store).await {
-                    Ok(free) => check_at = Instant::now() + until_half(free).min(every),
-                    Err(error) => tracing::debug!(%error, "memory cannot be checked now"),
-                }
+    while shutdown.run_until_cancelled(held.wait_for(|held| *held)).await.is_some() {
+        let next = match relieve(core, store).await {
+            Ok(free) => until_half(free).min(every),
+            Err(error) => {
+                tracing::debug!(%error, "memory cannot be checked now");
+                MEMORY_EVERY.min(every)
             }
-            if last_round.is_none_or(|at| at.elapsed() >= every) {
-                last_round = Some(Instant::now());
-                round(&core, &store, &mut watch, &mut keeping).await;
-            }
-        } else {
+        };
+        shutdown.run_until_cancelled(sleep(next)).await;
+    }
+}
+
+/// Makes a round again and again while the lease is held.
+async fn keep_order(
+    core: &Arc<Core>,
+    store: &Store,
+    mut held: watch::Receiver<bool>,
+    shutdown: &CancellationToken,
+) {
+    let (mut watch, mut keeping) = (Watch::default(), QueueMaintenance::default());
+    let every = Duration::from_millis(core.options.housekeeping_ms);
+    while shutdown.run_until_cancelled(held.wait_for(|held| *held)).await.is_some() {
+        let begun = Instant::now();
+        round(core, store, &mut watch, &mut keeping).await;
+        shutdown.run_until_cancelled(sleep_until(begun + every)).await;
+        // Observations from before an interruption do not show which workers are alive.
+        if held.has_changed().unwrap_or(true) {
             watch.forget();
         }
-        let next = check_at
-            .saturating_duration_since(Instant::now())
-            .clamp(MIN_MEMORY_EVERY, MEMORY_EVERY)
-            .min(every);
-        tokio::select! {
-            () = sleep(next) => {}
-            () = shutdown.cancelled() => break,
-        }
     }
-    lease.release().await;
 }
 
 /// A server that is too full to write a lease needs its memory freed most of all.
@@ -256,11 +285,12 @@ pub(super) async fn purge_all(store: &Store, token: &str) -> Result<(), signalbo
 async fn limit(core: &Arc<Core>, store: &Store) -> Result<(), Error> {
     let most = core.options.queued_events;
     let numbers = store.numbers().await?;
+    let until = Instant::now() + LIMIT_TIME;
     for (token, events) in numbers.events {
         // At most what was too much at the beginning, and only for as long as it is.
         let over = events.saturating_sub(most);
         let mut dropped = 0;
-        while dropped < over {
+        while dropped < over && Instant::now() < until {
             match unless_damaged(&token, store.drop_above(&token, "limit", most).await)?.flatten() {
                 None => break,
                 Some(more) => dropped += more,
@@ -273,11 +303,12 @@ async fn limit(core: &Arc<Core>, store: &Store) -> Result<(), Error> {
     Ok(())
 }
 
-/// Segments that are older than the log is kept, or more than it may weigh; the oldest first. The present one stays.
+/// Segments that are older than the log is kept, or more than it may weigh; the oldest first. The present one stays, and so does
+/// what is kept for subscribers (segment 0).
 fn outdated(segments: &BTreeMap<u64, u64>, oldest_kept: u64, bytes: u64) -> Vec<u64> {
     let mut total: u64 = segments.values().sum();
     let mut outdated = Vec::new();
-    for (segment, weight) in segments {
+    for (segment, weight) in segments.range(1..) {
         if *segment >= oldest_kept && total <= bytes {
             break;
         }
@@ -296,7 +327,8 @@ pub(super) async fn trim(core: &Arc<Core>, store: &Store) -> Result<(), Error> {
     let log: u64 = store.segments().await?.values().sum();
     let most = core.options.log_bytes;
     if log > most {
-        idle::free(core, store, log - most, most / 2, "log").await?;
+        let goal = Goal { bytes: log - most, kept: most / 2, is_short: false, why: "log" };
+        idle::free(core, store, goal).await?;
     }
     Ok(())
 }
@@ -487,7 +519,8 @@ pub(super) async fn relieve(core: &Arc<Core>, store: &Store) -> Result<u64, Erro
         let pinned: u64 = idle::pinned(core, store).await?;
         if pinned.saturating_mul(2) >= largest {
             let bytes = memory.used - memory.short + memory.limit / 20;
-            idle::free(core, store, bytes, largest / 2, "memory").await?;
+            let goal = Goal { bytes, kept: largest / 2, is_short: true, why: "memory" };
+            idle::free(core, store, goal).await?;
             memory = settled(core, store, memory.used).await?;
         }
     }

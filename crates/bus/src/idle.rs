@@ -12,7 +12,6 @@ use std::{
 
 use futures_util::{StreamExt as _, TryStreamExt as _, stream};
 use parking_lot::Mutex;
-use signalbox_store::Kind;
 
 use super::{
     Error, EventId, Subscription,
@@ -25,7 +24,9 @@ use super::{
 const TOGETHER: usize = 500;
 /// Calls that move events in one round, and calls that drop some. Tests reach the first limit.
 const MAX_MOVES: usize = if cfg!(test) { 30 } else { 1_000 };
-const MAX_DROPS: usize = 10_000;
+const MAX_DROPS: usize = 5_000;
+/// Bytes that may be moved at the limit of the memory.
+const LEAST_ROOM: u64 = 4 << 20;
 
 /// Where searches that were too long for a round continue in the next one, by shard and subscriber.
 #[derive(Debug, Default)]
@@ -76,6 +77,14 @@ struct Pinned {
     holders: BTreeMap<String, u64>,
 }
 
+impl Pinned {
+    /// The bytes that are needed, by the mean sizes of events.
+    fn needed(&self, sizes: &HashMap<String, u64>) -> u64 {
+        let size = |token| sizes.get(token).copied().unwrap_or_default();
+        self.holders.iter().map(|(token, events)| events.saturating_mul(size(token))).sum()
+    }
+}
+
 /// A segment, with the waiting events of each subscriber that needs it, if no queue does.
 async fn holders(store: &Store, segment: u64, bytes: u64) -> Result<Option<Pinned>, signalbox_store::Error> {
     let holders = unless_damaged(&format!("segment {segment}"), store.holders(segment).await)?.flatten();
@@ -83,8 +92,7 @@ async fn holders(store: &Store, segment: u64, bytes: u64) -> Result<Option<Pinne
 }
 
 /// The segments that only idle subscribers need, oldest first, but for what is kept for them.
-async fn all_pinned(core: &Core, store: &Store) -> Result<Vec<Pinned>, Error> {
-    let idle = idle(core, store).await?;
+async fn all_pinned(store: &Store, idle: &HashSet<String>) -> Result<Vec<Pinned>, Error> {
     let mut pinned = Vec::new();
     if idle.is_empty() {
         return Ok(pinned);
@@ -102,46 +110,72 @@ async fn all_pinned(core: &Core, store: &Store) -> Result<Vec<Pinned>, Error> {
 
 /// The bytes that only idle subscribers need: what is kept for them, and the segments that have something of them.
 pub(super) async fn pinned(core: &Core, store: &Store) -> Result<u64, Error> {
-    let segments: u64 = all_pinned(core, store).await?.iter().map(|one| one.bytes).sum();
+    let idle = idle(core, store).await?;
+    let segments: u64 = all_pinned(store, &idle).await?.iter().map(|one| one.bytes).sum();
     Ok(segments + store.kept().await?)
 }
 
+/// How much of the log is to be freed, and why.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Goal<'a> {
+    /// Bytes that the log has to lose.
+    pub(super) bytes: u64,
+    /// Bytes that may be kept for idle subscribers.
+    pub(super) kept: u64,
+    /// Whether memory is short, so that a segment is left as it is if most of it is needed: to move that would need as much again.
+    pub(super) is_short: bool,
+    /// The reason, for people.
+    pub(super) why: &'a str,
+}
+
 /// Frees segments that only idle subscribers need, oldest first, until the log has lost so many bytes. What waits for these
-/// subscribers is kept. If that has more than `kept` bytes, the oldest batches of those with the most bytes are dropped: no
+/// subscribers is kept. If that has more bytes than allowed, the oldest batches of those with the most bytes are dropped: no
 /// subscriber pays for what others publish.
-pub(super) async fn free(
-    core: &Arc<Core>,
-    store: &Store,
-    bytes: u64,
-    kept: u64,
-    why: &str,
-) -> Result<(), Error> {
-    let pinned = all_pinned(core, store).await?;
+pub(super) async fn free(core: &Arc<Core>, store: &Store, goal: Goal<'_>) -> Result<(), Error> {
+    let idle = idle(core, store).await?;
+    let mut pinned = all_pinned(store, &idle).await?;
     let tokens = pinned.iter().flat_map(|one| one.holders.keys().cloned()).collect();
     core.idle_searches.retain(store.shard().index(), &tokens);
-    let target = log_bytes(store).await?.saturating_sub(bytes);
+    if goal.is_short {
+        let sizes = event_sizes(store, tokens).await?;
+        pinned.retain(|one| one.needed(&sizes) <= one.bytes / 2);
+    }
+    let target = log_bytes(store).await?.saturating_sub(goal.bytes);
     let (mut dropped, mut calls, mut left) = (BTreeMap::new(), MAX_MOVES, &*pinned);
+    let mut drops = MAX_DROPS;
     loop {
         let over = log_bytes(store).await?.saturating_sub(target);
-        drop_kept(store, kept.max(store.kept().await?.saturating_sub(over)), &mut dropped).await?;
+        drop_kept(store, &idle, (over, goal.kept), &mut drops, &mut dropped).await?;
         let over = log_bytes(store).await?.saturating_sub(target);
         if over == 0 || left.is_empty() || calls == 0 {
             break;
         }
-        let (part, others) = left.split_at(together(left, over));
+        let room = room(store).await?;
+        let (part, others) = left.split_at(together(left, over.min(room)));
         left = others;
-        if keep(core, store, part, &mut calls).await? {
-            continue;
-        }
-        // At the limit of the memory nothing can be moved, and no client can publish before something is dropped.
-        drop_kept(store, store.kept().await?.saturating_sub(over), &mut dropped).await?;
-        if log_bytes(store).await? > target {
-            drop_pinned(store, &pinned, target, &mut dropped).await?;
-        }
-        break;
+        keep(core, store, part, room, &mut calls).await?;
     }
-    report(core, dropped, why);
+    report(core, dropped, goal.why);
     Ok(())
+}
+
+/// How much may be moved before what it frees is removed. The limit of the memory may be exceeded by a little: moving is how it
+/// becomes less.
+async fn room(store: &Store) -> Result<u64, signalbox_store::Error> {
+    let (used, limit) = store.memory().await?;
+    Ok(if limit == 0 { u64::MAX } else { (limit.saturating_sub(used) / 4).max(LEAST_ROOM) })
+}
+
+/// The mean size of the events that wait for each subscriber: an estimate.
+async fn event_sizes(
+    store: &Store,
+    tokens: BTreeSet<String>,
+) -> Result<HashMap<String, u64>, signalbox_store::Error> {
+    let size = |token: String| async move {
+        let size = unless_damaged(&token, store.event_size(&token).await)?.unwrap_or_default();
+        Ok::<_, signalbox_store::Error>((token, size))
+    };
+    stream::iter(tokens).map(size).buffered(READS).try_collect().await
 }
 
 async fn log_bytes(store: &Store) -> Result<u64, signalbox_store::Error> {
@@ -159,13 +193,14 @@ fn together(segments: &[Pinned], bytes: u64) -> usize {
     segments.iter().take(TOGETHER).take_while(is_needed).count()
 }
 
-/// Moves what subscribers need of segments to the part that is kept, and removes the segments. False at the limit of the memory.
+/// Moves what subscribers need of segments to the part that is kept, and removes the segments.
 async fn keep(
     core: &Core,
     store: &Store,
     part: &[Pinned],
+    mut room: u64,
     calls: &mut usize,
-) -> Result<bool, signalbox_store::Error> {
+) -> Result<(), signalbox_store::Error> {
     let segments: Vec<u64> = part.iter().map(|one| one.segment).collect();
     let mut holders = BTreeMap::<&String, u64>::new();
     for (token, events) in part.iter().flat_map(|one| &one.holders) {
@@ -178,36 +213,39 @@ async fn keep(
     for (at, (token, _)) in holders.into_iter().enumerate() {
         let mut share = calls.div_ceil(count - at);
         let mut next = Some(core.idle_searches.take(store.shard().index(), token));
-        while let Some(cursor) = next.take_if(|_| share > 0) {
+        while let Some(cursor) = next.take_if(|_| share > 0 && room > 0) {
             (share, *calls) = (share - 1, calls.saturating_sub(1));
-            let moved = match store.keep_part(token, &segments, &cursor).await {
-                Err(error) if error.kind() == Kind::Refused => return Ok(false),
-                moved => unless_damaged(token, moved)?,
-            };
-            next = moved.and_then(|(_, next)| next);
+            let moved = unless_damaged(token, store.keep_part(token, &segments, &cursor).await)?;
+            let (bytes, following) = moved.unwrap_or_default();
+            (room, next) = (room.saturating_sub(bytes), following);
         }
         if let Some(cursor) = next {
             core.idle_searches.put(store.shard().index(), token, cursor);
         }
     }
-    trim_all(store, &segments).await?;
-    Ok(true)
+    trim_all(store, &segments).await
 }
 
-/// Drops the oldest batches of the subscribers with the most bytes in the part that is kept, until it has no more than so many.
-/// Counts the dropped events of each.
+/// Drops the oldest batches of the idle subscribers with the most bytes in the part that is kept, until it has lost so many bytes, or
+/// has no more than so many of theirs. What is there of others is being delivered. Counts the dropped events of each.
 async fn drop_kept(
     store: &Store,
-    most: u64,
+    idle: &HashSet<String>,
+    (over, most): (u64, u64),
+    drops: &mut usize,
     dropped: &mut BTreeMap<String, u64>,
 ) -> Result<(), signalbox_store::Error> {
-    if store.kept().await? <= most {
+    let mut kept = store.kept().await?;
+    let target = kept.saturating_sub(over);
+    if kept <= target || kept <= most {
         return Ok(());
     }
     let mut own = store.kept_for().await?;
+    own.retain(|token, _| idle.contains(token));
     // One batch at a time: subscribers that wait for the same events lose them together, and only then bytes are free.
-    for _ in 0..MAX_DROPS {
+    while kept > target && kept.min(own.values().sum()) > most && *drops > 0 {
         let Some((token, bytes)) = own.iter_mut().max_by_key(|(_, bytes)| **bytes) else { break };
+        *drops -= 1;
         let part = store.drop_from(token, "autodropped", 0).await;
         if let Some(part) = unless_damaged(token, part)?.flatten() {
             *dropped.entry(token.clone()).or_default() += part.events;
@@ -216,49 +254,7 @@ async fn drop_kept(
             let token = token.clone();
             own.remove(&token);
         }
-        if store.kept().await? <= most {
-            break;
-        }
-    }
-    Ok(())
-}
-
-/// Drops the oldest batches of the subscribers with the most bytes, by an estimate, until segments that only they need are free and
-/// the log has no more than so many bytes.
-async fn drop_pinned(
-    store: &Store,
-    pinned: &[Pinned],
-    target: u64,
-    dropped: &mut BTreeMap<String, u64>,
-) -> Result<(), signalbox_store::Error> {
-    let mut holders = BTreeMap::<&String, (u64, Vec<u64>)>::new();
-    for one in pinned {
-        for (token, events) in &one.holders {
-            let (all, segments) = holders.entry(token).or_default();
-            *all += events;
-            segments.push(one.segment);
-        }
-    }
-    let mut by_size = Vec::new();
-    for (token, (events, segments)) in holders {
-        let mean = unless_damaged(token, store.event_size(token).await)?.unwrap_or_default();
-        by_size.push((events.saturating_mul(mean), token, segments));
-    }
-    by_size.sort_by_key(|(bytes, ..)| std::cmp::Reverse(*bytes));
-    let mut left = MAX_DROPS;
-    for (_, token, segments) in by_size {
-        for segment in segments {
-            while left > 0 {
-                left -= 1;
-                let part = store.drop_from(token, "autodropped", segment).await;
-                let Some(part) = unless_damaged(token, part)?.flatten() else { break };
-                *dropped.entry(token.clone()).or_default() += part.events;
-            }
-            trim_all(store, &[segment]).await?;
-            if left == 0 || log_bytes(store).await? <= target {
-                return Ok(());
-            }
-        }
+        kept = store.kept().await?;
     }
     Ok(())
 }

@@ -223,7 +223,7 @@ impl Reading {
         };
         match &self.mode {
             Mode::Paused { wait_ms, since: from } => {
-                let wait = span(*wait_ms);
+                let wait = if wait_ms % 1000 == 0 { span(*wait_ms) } else { format!("{wait_ms} ms") };
                 let text = format!(
                     "Paused{}: requests wait for up to {wait} until the host is resumed.",
                     since(from)

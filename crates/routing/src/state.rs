@@ -16,6 +16,8 @@ use super::{Error, LIVE_MS, RouterReport, Store};
 
 /// For how long requests to a paused host wait if its policy does not say it, as in the edge.
 const DEFAULT_PAUSE_MS: u64 = 30_000;
+/// Hosts to which rules for paths lead that are read for one list of hosts. What other rules lead to is not evaluated there.
+const MAX_SERVICES: usize = 256;
 /// How long the stats Redis is waited for.
 const PATIENCE: Duration = Duration::from_millis(500);
 
@@ -201,16 +203,25 @@ impl Store {
 
     /// Reads the hosts to which rules lead.
     async fn resolve(&self, tables: &mut [HostTable]) -> Result<(), Error> {
+        let mut evaluated = BTreeSet::new();
+        for table in tables.iter_mut() {
+            table.services.retain(|service| {
+                evaluated.contains(service)
+                    || evaluated.len() < MAX_SERVICES && evaluated.insert(service.clone())
+            });
+        }
         let services: BTreeSet<String> =
             tables.iter().flat_map(HostTable::all_services).flat_map(candidates).collect();
         if services.is_empty() {
             return Ok(());
         }
         let names: Vec<String> = services.into_iter().collect();
-        let records = self.table_hosts(&names).await?;
-        let found = names.into_iter().zip(&records).filter(|(_, record)| record.exists());
-        let found: HashMap<String, HostTable> =
-            found.map(|(name, record)| (name, HostTable::new(record))).collect();
+        let mut found: HashMap<String, HostTable> = HashMap::new();
+        for part in names.chunks(MAX_SERVICES) {
+            let records = self.table_hosts(part).await?;
+            let existing = part.iter().zip(&records).filter(|(_, record)| record.exists());
+            found.extend(existing.map(|(name, record)| (name.clone(), HostTable::new(record))));
+        }
         tables.iter_mut().for_each(|table| table.resolve(|name| found.get(name)));
         Ok(())
     }

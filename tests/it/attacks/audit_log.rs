@@ -162,13 +162,28 @@ async fn a_change_whose_wait_ends_early_is_recorded_with_what_was_requested() {
         let requested = record["after"]["requested"].to_string();
         assert!(requested.contains("46") && !requested.contains(hash), "{record}");
     }
+    // The values of a promotion, which also notes instances.
+    let promote = json!({"version_type_id": "7"});
+    let answer = ask("POST", "/hosts/rogue.test/promote?wait=0", Some(promote)).await;
+    assert_eq!((answer.status, &answer.json()["changed"]), (504, &json!(true)), "{}", answer.text());
+    let found = ask("GET", "/audit?target=/hosts/rogue.test/promote", None).await;
+    let after = &found.json()["records"][0]["after"];
+    assert_eq!(after["requested"]["version_type_id"], "7", "{}", found.text());
+    // An item of many that fails, and will be applied.
+    system.kill(System::PRIMARY).await;
+    let item = json!({"id": "late", "address": "127.0.0.1:46667", "hostnames": ["late.test"], "version_type_id": "7"});
+    let answer = ask("PUT", "/instances", Some(json!([item]))).await;
+    assert_eq!(answer.json()["results"][0]["error"]["recorded"], true, "{}", answer.text());
+    let found = ask("GET", "/audit?target=/instances", None).await;
+    assert!(found.text().contains("46667"), "{}", found.text());
+    system.resume(System::NGINX);
+    system.start_part(System::PRIMARY).await;
     // Without a record, it is not acknowledged either.
     system.cli::<()>(System::FABRIC, "RENAME audit kept").await;
     system.cli::<()>(System::FABRIC, "SET audit closed").await;
     let answer = ask("DELETE", "/instances/rogue?wait=0", None).await;
     assert_eq!(answer.json()["code"], "audit_unavailable", "{}", answer.text());
     system.cli::<()>(System::FABRIC, "DEL audit").await;
-    system.resume(System::NGINX);
     system.stop().await;
 }
 

@@ -81,9 +81,11 @@ async fn put(
     check_host(&caller, &name)?;
     note_before(&app, &notes, &name).await?;
     let Put { facts, change, created } = app.certificates.put(&caller, &name, &new.chain, &new.key).await?;
+    let certificate = view(&app.certificates, name.to_string(), facts, None);
+    notes.requested(json!(certificate));
     let serial = wait(&app, &change.epoch, change.serial, patience).await?;
     let changed = ChangedCertificate {
-        certificate: view(&app.certificates, name.to_string(), facts, None),
+        certificate,
         serial: change.serial,
         epoch: change.epoch,
         changed: change.changed,

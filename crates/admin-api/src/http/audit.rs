@@ -30,7 +30,7 @@ use std::{
 };
 
 use axum::{
-    body::{Body, Bytes, HttpBody as _, to_bytes},
+    body::{Body, HttpBody as _, to_bytes},
     extract::{FromRequestParts, MatchedPath, Request},
     http::{Method, StatusCode, header, request::Parts},
     response::{IntoResponse as _, Response},
@@ -41,7 +41,6 @@ use signalbox_access::{AuditLog, Caller, digest};
 use signalbox_api::audit::{Kind, Record};
 use signalbox_daemon::serve::Peer;
 use signalbox_machines::Change;
-use signalbox_route_table::Policy;
 
 use super::{App, Problem};
 use crate::own_events::OwnEvents;
@@ -121,8 +120,8 @@ struct Noted {
     kind: Option<Kind>,
     before: Option<Value>,
     after: Option<Value>,
-    /// The body of the request.
-    requested: Option<Bytes>,
+    /// What the request asked for.
+    requested: Option<Value>,
     /// Instances that the request changes, before and after.
     instances: Vec<[Option<Value>; 2]>,
     /// Items of the request that were refused, each with its error.
@@ -161,9 +160,9 @@ impl Notes {
         self.with(|noted| noted.after = Some(value));
     }
 
-    /// The JSON body of the request was read.
-    pub(super) fn requested(&self, body: &Bytes) {
-        self.with(|noted| noted.requested = Some(body.clone()));
+    /// What the request asks for, as it was understood. It is recorded if the answer does not show the value after the change.
+    pub(crate) fn requested(&self, value: Value) {
+        self.with(|noted| noted.requested = Some(value));
     }
 
     /// An instance that the request changes, before and after.
@@ -229,9 +228,8 @@ pub(crate) async fn record(
     if noted.kind.is_none() && !is_refusal && !(changes && noted.who.is_some()) {
         return response;
     }
-    let (response, answer) = peek(response).await;
-    let says = |member: &str| answer.as_ref().is_some_and(|answer| answer[member] == true);
-    let is_made = status.as_u16() < 400 || says("changed") || says("recorded");
+    let (response, answer, says_made) = peek(response).await;
+    let is_made = status.as_u16() < 400 || says_made;
     let kind = match noted.kind {
         Some(kind) => kind,
         None if is_refusal => Kind::Refused,
@@ -271,12 +269,8 @@ pub(crate) async fn record(
         Some(answer) if kind == Kind::Change && status.is_success() => {
             record.after.get_or_insert(answer);
         }
-        _ if kind == Kind::Change && record.after.is_none() && noted.instances.is_empty() => {
-            let requested = noted.requested.and_then(|body| serde_json::from_slice::<Value>(&body).ok());
-            record.after = requested.map(|mut value| {
-                Policy::hide_passwords(&mut value);
-                json!({"requested": limited(value)})
-            });
+        _ if kind == Kind::Change && record.after.is_none() => {
+            record.after = noted.requested.map(|value| json!({"requested": limited(value)}));
         }
         _ => {}
     }
@@ -362,23 +356,27 @@ fn with_instances(value: &mut Option<Value>, instances: Vec<Value>) {
     }
 }
 
-/// The body of a JSON answer; of a long one its size and a digest. The answer stays as it is.
-async fn peek(response: Response) -> (Response, Option<Value>) {
+/// The body of a JSON answer; of a long one its size and a digest. And whether it says that a change is made, or will be. The answer
+/// stays as it is.
+async fn peek(response: Response) -> (Response, Option<Value>, bool) {
     let is_json =
         response.headers().get(header::CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).is_some_and(
             |kind| kind.starts_with("application/json") || kind.starts_with("application/problem+json"),
         );
     if !is_json || response.body().size_hint().exact().is_none() {
-        return (response, None);
+        return (response, None, false);
     }
     let (parts, body) = response.into_parts();
     // The length is known, and all of the body is in memory.
     let bytes = to_bytes(body, usize::MAX).await.unwrap_or_default();
+    let answer: Option<Value> = serde_json::from_slice(&bytes).ok();
+    let says_made =
+        answer.as_ref().is_some_and(|answer| answer["changed"] == true || answer["recorded"] == true);
     let answer = match bytes.len() > MAX_VALUE {
         true => Some(summary(&String::from_utf8_lossy(&bytes))),
-        false => serde_json::from_slice(&bytes).ok(),
+        false => answer,
     };
-    (Response::from_parts(parts, Body::from(bytes)), answer)
+    (Response::from_parts(parts, Body::from(bytes)), answer, says_made)
 }
 
 /// What is recorded of a value that is too large.
@@ -551,9 +549,9 @@ mod tests {
     #[tokio::test]
     async fn of_a_long_answer_the_record_has_a_digest() {
         let answer = |bytes: usize| axum::Json(json!({"text": "x".repeat(bytes)})).into_response();
-        let (_, short) = peek(answer(10)).await;
+        let (_, short, _) = peek(answer(10)).await;
         assert_eq!(short.unwrap()["text"], "xxxxxxxxxx");
-        let (response, long) = peek(answer(20_000)).await;
+        let (response, long, _) = peek(answer(20_000)).await;
         let body = to_bytes(response.into_body(), usize::MAX).await.unwrap();
         let sha256 = digest(std::str::from_utf8(&body).unwrap());
         assert_eq!(long.unwrap(), json!({"bytes": body.len(), "sha256": sha256}));

@@ -8,7 +8,7 @@ use axum::{
 use serde::de::DeserializeOwned;
 use serde_json::error::Category;
 
-use super::{App, Problem, audit::Notes};
+use super::{App, Problem};
 
 /// The largest body that is read. A thousand instances with two names each are about 200 KB.
 pub(crate) const LIMIT_BYTES: usize = 1024 * 1024;
@@ -39,7 +39,7 @@ impl<T: Body> FromRequest<App> for Json<T> {
         if !is_json(request.headers()) {
             return Err(not_json());
         }
-        let bytes = read(request, app).await?;
+        let bytes = Bytes::from_request(request, app).await.map_err(unreadable)?;
         parse(&bytes).map(Self)
     }
 }
@@ -49,7 +49,7 @@ impl<T: Body> OptionalFromRequest<App> for Json<T> {
 
     async fn from_request(request: Request, app: &App) -> Result<Option<Self>, Problem> {
         let json = is_json(request.headers());
-        let bytes = read(request, app).await?;
+        let bytes = Bytes::from_request(request, app).await.map_err(unreadable)?;
         if bytes.is_empty() {
             return Ok(None);
         }
@@ -104,16 +104,6 @@ impl FromRequest<App> for RawBytes {
     async fn from_request(request: Request, app: &App) -> Result<Self, Problem> {
         Bytes::from_request(request, app).await.map(Self).map_err(unreadable)
     }
-}
-
-/// The bytes of a JSON body, which are noted for the audit log.
-async fn read(request: Request, app: &App) -> Result<Bytes, Problem> {
-    let notes = request.extensions().get::<Notes>().cloned();
-    let bytes = Bytes::from_request(request, app).await.map_err(unreadable)?;
-    if let Some(notes) = notes {
-        notes.requested(&bytes);
-    }
-    Ok(bytes)
 }
 
 fn is_json(headers: &HeaderMap) -> bool {

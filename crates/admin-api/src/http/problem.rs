@@ -90,6 +90,11 @@ impl Problem {
         self
     }
 
+    /// Whether a member is true.
+    pub(crate) fn says(&self, name: &str) -> bool {
+        self.document.more.get(name) == Some(&Value::Bool(true))
+    }
+
     /// 400: the request is invalid, for routes where Routemaster answers 400 and not 422.
     pub fn bad_request(code: &'static str, detail: impl Into<String>) -> Self {
         Self::new(StatusCode::BAD_REQUEST, code, detail)

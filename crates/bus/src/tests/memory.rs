@@ -423,13 +423,14 @@ async fn a_small_event_at_the_head_of_large_ones_keeps_no_more_than_its_share_of
     let gaps = strings(&world.redis, "KEYS", &["bus:gaps:*"]).await;
     assert!(gaps.len() == 1 && gaps[0].starts_with("bus:gaps:large:"), "{gaps:?}");
     // The rest is moved, and then nothing any more, although the log is full again.
+    let goal = idle::Goal { bytes: 100_000, kept: 200_000, is_short: false, why: "log" };
     world.time.advance(20_000);
-    idle::free(&world.bus.handle.core, world.store(), 100_000, 200_000, "log").await.unwrap();
+    idle::free(&world.bus.handle.core, world.store(), goal).await.unwrap();
     let before = world.store().segments().await.unwrap();
     assert_eq!(before.len(), 1);
     for _ in 0..3 {
         world.time.advance(20_000);
-        idle::free(&world.bus.handle.core, world.store(), 100_000, 200_000, "log").await.unwrap();
+        idle::free(&world.bus.handle.core, world.store(), goal).await.unwrap();
     }
     assert_eq!(world.store().segments().await.unwrap(), before);
     assert_eq!(world.waiting("large").await, large);
@@ -495,6 +496,37 @@ async fn what_waits_for_many_subscribers_is_moved_in_several_rounds() {
     assert_eq!(strings(&world.redis, "KEYS", &["bus:gaps:*"]).await, [""; 0]);
     assert_true(&world.redis, "the moves").await;
     world.bus.stop().await;
+}
+
+/// Another one uses up the memory, and needs all of its parts of the log: to move these would need as much memory again.
+#[tokio::test]
+async fn at_the_limit_of_the_memory_a_quiet_subscriber_loses_nothing() {
+    for percent in [94, 101] {
+        let server = Server::in_memory().await;
+        let world = world(&server, Options::default()).await;
+        for (token, topic) in [("quiet", "rare"), ("evil", "bulk")] {
+            world.bus.handle.subscribe(token, wanted(&[topic])).await.unwrap();
+            world.paused(token).await;
+        }
+        // Noise that only the quiet one pins, and then segments of the other one.
+        world.accepted("a", "rare", 20, 1_000).await;
+        world.accepted("b", "noise", 2_000, 1_000).await;
+        for _ in 0..10 {
+            world.time.advance(20_000);
+            world.accepted("c", "bulk", 200, 4_000).await;
+            world.accepted("a", "rare", 1, 1_000).await;
+        }
+        world.time.advance(20_000);
+        world.limit(percent).await;
+        for _ in 0..3 {
+            world.relieve().await;
+        }
+        assert_eq!(world.waiting("quiet").await, 30, "{percent}");
+        assert!(world.waiting("evil").await >= 1_000, "{percent}: {}", world.waiting("evil").await);
+        world.unlimited().await;
+        assert_true(&world.redis, "the check of the memory").await;
+        world.bus.stop().await;
+    }
 }
 
 /// What is kept is freed with each of its events, however many subscribers wait for it, and whichever way they lose it.

@@ -91,7 +91,9 @@ async fn put(
 ) -> Result<Response, Problem> {
     let patience = query.patience(&app, &caller)?;
     let standby = new.standby;
+    let requested = json!(new);
     let spec = Spec::check(new, app.registry.rules())?;
+    notes.requested(requested);
     let change = app.registry.put_as(&caller, &id, spec, standby, expected(&headers)?).await?;
     answer(&app, &notes, change, patience).await
 }
@@ -205,6 +207,11 @@ async fn put_many(
                 } else {
                     all_refused = false;
                 }
+                // It is registered all the same, or may be.
+                if problem.says("recorded") || problem.status().is_server_error() {
+                    let requested: Value = serde_json::from_str(item.get()).unwrap_or_default();
+                    notes.instance(None, Some(json!({"requested": requested, "code": problem.code()})));
+                }
                 ItemResult { status: problem.status().as_u16(), instance: None, error: Some(problem) }
             }
         });
@@ -295,7 +302,9 @@ async fn drain(
     body: Option<Json<Drain>>,
 ) -> Result<Response, Problem> {
     let patience = query.patience(&app, &caller)?;
-    let change = app.registry.drain(&caller, &id, seconds(body)?).await?;
+    let seconds = seconds(body)?;
+    notes.requested(json!({"deadline_seconds": seconds}));
+    let change = app.registry.drain(&caller, &id, seconds).await?;
     answer(&app, &notes, change, patience).await
 }
 
@@ -329,6 +338,7 @@ async fn drain_node(
 ) -> Result<Response, Problem> {
     let patience = query.patience(&app, &caller)?;
     let seconds = seconds(body)?;
+    notes.requested(json!({"deadline_seconds": seconds}));
     let drained = app.registry.drain_node(&caller, &node, Some(seconds)).await?;
     node_answer(&app, &notes, drained, patience).await
 }

@@ -6,13 +6,13 @@
 //! previous reading in the meantime. A small table is read whenever it has changed, so its readers see their own changes.
 
 use std::{
-    collections::{BTreeSet, HashMap},
+    collections::{BTreeSet, HashMap, HashSet},
     sync::Arc,
     time::Duration,
 };
 
 use parking_lot::Mutex;
-use signalbox_route_table::{Hostname, candidates};
+use signalbox_route_table::Hostname;
 use signalbox_routing::{Error, HostTable, InstanceState, Store};
 use tokio::{
     sync::watch,
@@ -173,11 +173,14 @@ async fn read(store: &Store) -> Result<Reading, Error> {
         }
         after = Some(last);
     }
-    let services: BTreeSet<&str> = hosts.iter().flat_map(|host| host.table.all_services()).collect();
-    let services: BTreeSet<String> = services.into_iter().flat_map(candidates).collect();
-    let named = hosts.iter().filter(|host| services.contains(host.name.as_str()));
+    let services: HashSet<&str> = hosts.iter().flat_map(|host| host.table.all_services()).collect();
+    let named = |host: &&HostSummary| {
+        let name = host.name.as_str();
+        // A wildcard may be the table of any service.
+        services.contains(name) || name.starts_with('*')
+    };
     let tables: HashMap<String, HostTable> =
-        named.map(|host| (host.name.to_string(), host.table.clone())).collect();
+        hosts.iter().filter(named).map(|host| (host.name.to_string(), host.table.clone())).collect();
     hosts.iter_mut().for_each(|host| host.table.resolve(|name| tables.get(name)));
     Ok(Reading { hosts, head: (lineage, serial), read_at: Instant::now(), took: started.elapsed() })
 }

@@ -105,6 +105,7 @@ pub(super) async fn put(
         app.registry.check_shares_are_served(&hostname, &policy).await?;
     }
     note_before(&app, &notes, &caller, &hostname).await?;
+    notes.requested(json!({"rules": raw(&policy)}));
     let (ruled, policy) = app.registry.set_policy(&caller, &hostname, &policy, expected).await?;
     app.acme.policy_changed(&hostname, &policy).await;
     let serial = wait(&app, &ruled.epoch, ruled.serial, patience).await?;
@@ -150,6 +151,9 @@ async fn put_paths(
 ) -> Result<Response, Problem> {
     let patience = query.patience(&app, &caller)?;
     note_before(&app, &notes, &caller, &hostname).await?;
+    let mut rules = json!({"paths": body.paths});
+    Policy::hide_passwords(&mut rules);
+    notes.requested(json!({"rules": rules}));
     let altered = app.registry.set_paths(&caller, &hostname, Some(body.paths)).await?;
     let serial = wait(&app, &altered.change.epoch, altered.change.serial, patience).await?;
     Ok(ruled_host(serial, &hostname, &altered.after, altered.change))
@@ -210,6 +214,7 @@ async fn pause(
 ) -> Result<Response, Problem> {
     let patience = query.patience(&app, &caller)?;
     note_before(&app, &notes, &caller, &hostname).await?;
+    notes.requested(json!({"pause": body}));
     let altered = app.registry.set_pause(&caller, &hostname, Some(body)).await?;
     let serial = wait(&app, &altered.change.epoch, altered.change.serial, patience).await?;
     Ok(ruled_host(serial, &hostname, &altered.after, altered.change))
@@ -319,6 +324,7 @@ async fn promote(
     let times = times(body.drain_seconds, body.undo_seconds)?;
     note_before(&app, &notes, &caller, &hostname).await?;
     note_versions(&app, &notes, &caller, &hostname).await?;
+    notes.requested(json!(body));
     let promoted = Box::pin(app.registry.promote(&caller, &hostname, &version_type, times)).await?;
     let serial = wait(&app, &promoted.epoch, promoted.serial, patience).await?;
     Ok((serial, Answer(promoted)).into_response())
@@ -345,6 +351,7 @@ async fn undo(
     let times = times(body.drain_seconds, None)?;
     note_before(&app, &notes, &caller, &hostname).await?;
     note_versions(&app, &notes, &caller, &hostname).await?;
+    notes.requested(json!(body));
     let undone = app.registry.undo_promotion(&caller, &hostname, &version_type, body.at_ms, times);
     let undone = Box::pin(undone).await?;
     let serial = wait(&app, &undone.epoch, undone.serial, patience).await?;
