@@ -519,7 +519,8 @@ pub(super) async fn relieve(core: &Arc<Core>, store: &Store) -> Result<u64, Erro
         let pinned: u64 = idle::pinned(core, store).await?;
         if pinned.saturating_mul(2) >= largest {
             let bytes = memory.used - memory.short + memory.limit / 20;
-            let goal = Goal { bytes, kept: largest / 2, is_short: true, why: "memory" };
+            // Nothing is dropped here: new data of the largest owners is rejected first.
+            let goal = Goal { bytes, kept: u64::MAX, is_short: true, why: "memory" };
             idle::free(core, store, goal).await?;
             memory = settled(core, store, memory.used).await?;
         }

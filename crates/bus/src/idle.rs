@@ -16,7 +16,7 @@ use parking_lot::Mutex;
 use super::{
     Error, EventId, Subscription,
     core::Core,
-    housekeeping::{READS, report, trim_all, unless_damaged},
+    housekeeping::{READS, report, trim_all, unless_damaged, waiting_bytes},
     store::{Cursor, SEGMENT_IDS, Store},
 };
 
@@ -25,6 +25,8 @@ const TOGETHER: usize = 500;
 /// Calls that move events in one round, and calls that drop some. Tests reach the first limit.
 const MAX_MOVES: usize = if cfg!(test) { 30 } else { 1_000 };
 const MAX_DROPS: usize = 5_000;
+/// Calls that measure while memory is short, each up to 400 events.
+const MAX_MEASURES: usize = 500;
 /// Bytes that may be moved at the limit of the memory.
 const LEAST_ROOM: u64 = 4 << 20;
 
@@ -78,11 +80,25 @@ struct Pinned {
 }
 
 impl Pinned {
-    /// The bytes that are needed, by the mean sizes of events.
-    fn needed(&self, sizes: &HashMap<String, u64>) -> u64 {
-        let size = |token| sizes.get(token).copied().unwrap_or_default();
-        self.holders.iter().map(|(token, events)| events.saturating_mul(size(token))).sum()
+    /// What a subscriber needs of it at most, as far as is known.
+    fn needed_by(&self, token: &str, sizes: &HashMap<String, Size>) -> u64 {
+        let events = self.holders.get(token).copied().unwrap_or_default();
+        sizes.get(token).map_or(0, |size| events.saturating_mul(size.mean).min(size.all))
     }
+
+    /// Whether no subscriber needs more than half of it. What is needed is moved once, so it costs little if all together do.
+    fn gains(&self, sizes: &HashMap<String, Size>) -> bool {
+        self.holders.keys().all(|token| self.needed_by(token, sizes) <= self.bytes / 2)
+    }
+}
+
+/// The bytes that wait for a subscriber.
+#[derive(Debug, Clone, Copy)]
+struct Size {
+    /// Of an event, by those that wait longest.
+    mean: u64,
+    /// Of all events, if they were measured.
+    all: u64,
 }
 
 /// A segment, with the waiting events of each subscriber that needs it, if no queue does.
@@ -136,9 +152,14 @@ pub(super) async fn free(core: &Arc<Core>, store: &Store, goal: Goal<'_>) -> Res
     let mut pinned = all_pinned(store, &idle).await?;
     let tokens = pinned.iter().flat_map(|one| one.holders.keys().cloned()).collect();
     core.idle_searches.retain(store.shard().index(), &tokens);
-    if goal.is_short {
-        let sizes = event_sizes(store, tokens).await?;
-        pinned.retain(|one| one.needed(&sizes) <= one.bytes / 2);
+    // To move a segment needs as much memory as is needed of it, until it is removed.
+    let (used, limit) = store.memory().await?;
+    let free = if limit == 0 { u64::MAX } else { limit.saturating_sub(used) };
+    let fits = |one: &Pinned| !goal.is_short && one.bytes <= free / 2;
+    if !pinned.iter().all(fits) {
+        let mut sizes = event_sizes(store, tokens).await?;
+        measure(store, &pinned, &mut sizes).await?;
+        pinned.retain(|one| fits(one) || one.gains(&sizes));
     }
     let target = log_bytes(store).await?.saturating_sub(goal.bytes);
     let (mut dropped, mut calls, mut left) = (BTreeMap::new(), MAX_MOVES, &*pinned);
@@ -153,7 +174,9 @@ pub(super) async fn free(core: &Arc<Core>, store: &Store, goal: Goal<'_>) -> Res
         let room = room(store).await?;
         let (part, others) = left.split_at(together(left, over.min(room)));
         left = others;
-        keep(core, store, part, room, &mut calls).await?;
+        if !keep(core, store, part, room, &mut calls).await? {
+            break;
+        }
     }
     report(core, dropped, goal.why);
     Ok(())
@@ -166,16 +189,42 @@ async fn room(store: &Store) -> Result<u64, signalbox_store::Error> {
     Ok(if limit == 0 { u64::MAX } else { (limit.saturating_sub(used) / 4).max(LEAST_ROOM) })
 }
 
-/// The mean size of the events that wait for each subscriber: an estimate.
+/// The size of the events that wait for each subscriber, by those that wait longest.
 async fn event_sizes(
     store: &Store,
     tokens: BTreeSet<String>,
-) -> Result<HashMap<String, u64>, signalbox_store::Error> {
+) -> Result<HashMap<String, Size>, signalbox_store::Error> {
     let size = |token: String| async move {
-        let size = unless_damaged(&token, store.event_size(&token).await)?.unwrap_or_default();
-        Ok::<_, signalbox_store::Error>((token, size))
+        let mean = unless_damaged(&token, store.event_size(&token).await)?.unwrap_or_default();
+        Ok::<_, signalbox_store::Error>((token, Size { mean, all: u64::MAX }))
     };
     stream::iter(tokens).map(size).buffered(READS).try_collect().await
+}
+
+/// Measures what waits for the subscribers that seem to need most of a segment: their oldest events may be their largest.
+async fn measure(
+    store: &Store,
+    pinned: &[Pinned],
+    sizes: &mut HashMap<String, Size>,
+) -> Result<(), signalbox_store::Error> {
+    let seems = |one: &Pinned, token: &str| one.needed_by(token, sizes) > one.bytes / 2;
+    let large: BTreeSet<String> = pinned
+        .iter()
+        .flat_map(|one| one.holders.keys().filter(move |token| seems(one, token)))
+        .cloned()
+        .collect();
+    let count = large.len();
+    let mut left = MAX_MEASURES;
+    for (at, token) in large.into_iter().enumerate() {
+        let mut share = left.div_ceil(count - at);
+        left -= share;
+        let all = waiting_bytes(store, &token, &mut share).await?;
+        left += share;
+        if let (Some(all), Some(size)) = (all, sizes.get_mut(&token)) {
+            size.all = all;
+        }
+    }
+    Ok(())
 }
 
 async fn log_bytes(store: &Store) -> Result<u64, signalbox_store::Error> {
@@ -193,14 +242,14 @@ fn together(segments: &[Pinned], bytes: u64) -> usize {
     segments.iter().take(TOGETHER).take_while(is_needed).count()
 }
 
-/// Moves what subscribers need of segments to the part that is kept, and removes the segments.
+/// Moves what subscribers need of segments to the part that is kept, and removes the segments. False if there was not enough room.
 async fn keep(
     core: &Core,
     store: &Store,
     part: &[Pinned],
     mut room: u64,
     calls: &mut usize,
-) -> Result<(), signalbox_store::Error> {
+) -> Result<bool, signalbox_store::Error> {
     let segments: Vec<u64> = part.iter().map(|one| one.segment).collect();
     let mut holders = BTreeMap::<&String, u64>::new();
     for (token, events) in part.iter().flat_map(|one| &one.holders) {
@@ -223,7 +272,8 @@ async fn keep(
             core.idle_searches.put(store.shard().index(), token, cursor);
         }
     }
-    trim_all(store, &segments).await
+    trim_all(store, &segments).await?;
+    Ok(room > 0)
 }
 
 /// Drops the oldest batches of the idle subscribers with the most bytes in the part that is kept, until it has lost so many bytes, or
@@ -241,9 +291,10 @@ async fn drop_kept(
         return Ok(());
     }
     let mut own = store.kept_for().await?;
+    let running: u64 = own.iter().filter(|(token, _)| !idle.contains(*token)).map(|(_, bytes)| bytes).sum();
     own.retain(|token, _| idle.contains(token));
     // One batch at a time: subscribers that wait for the same events lose them together, and only then bytes are free.
-    while kept > target && kept.min(own.values().sum()) > most && *drops > 0 {
+    while kept > target && kept.saturating_sub(running) > most && *drops > 0 {
         let Some((token, bytes)) = own.iter_mut().max_by_key(|(_, bytes)| **bytes) else { break };
         *drops -= 1;
         let part = store.drop_from(token, "autodropped", 0).await;

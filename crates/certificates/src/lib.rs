@@ -171,6 +171,14 @@ impl Certificates {
         Ok(Put { facts: checked.facts, change, created: stored.is_none() })
     }
 
+    /// What a certificate says, if it can be stored for the name.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`].
+    pub fn check(&self, name: &Hostname, chain: &str, key: &str) -> Result<Facts, Error> {
+        Ok(chain::check(name.as_str(), chain, key, self.now())?.facts)
+    }
+
     /// Removes a certificate. A name without one is not an error.
     pub async fn remove(&self, caller: &Caller, name: &Hostname) -> Result<ResourceChange, Error> {
         let change = self.registry.set_certificate(caller, name, None, None).await?;

@@ -67,6 +67,8 @@ pub struct Reading {
     pub unserved_shares: Vec<String>,
     /// Hosts to which rules for other paths than `/` lead, and which have no active instance.
     pub unserved_services: Vec<String>,
+    /// Whether it has rules of which it is not known whether they lead to an instance.
+    pub has_unknown_rules: bool,
     /// The host whose instances these are, if a rule for `/` leads there.
     pub service: Option<String>,
     /// Rules for paths that lead to other hosts or redirect, if none of them is for `/`.
@@ -311,6 +313,12 @@ impl Reading {
         }
         if !self.unserved_shares.is_empty() {
             return (Condition::ShareWithoutInstance, "share without instance".to_owned(), routed);
+        }
+        if self.has_unknown_rules {
+            let text = format!(
+                "{routed} Whether all of its many path rules lead to an instance is shown on its own page."
+            );
+            return (Condition::Unknown, "not known".to_owned(), text);
         }
         if self.minute.is_none() || self.ejected.is_none() {
             let text = format!("{routed} Whether they fail is not known: the statistics cannot be read.");

@@ -16,8 +16,10 @@ use super::{Error, LIVE_MS, RouterReport, Store};
 
 /// For how long requests to a paused host wait if its policy does not say it, as in the edge.
 const DEFAULT_PAUSE_MS: u64 = 30_000;
-/// Hosts to which rules for paths lead that are read for one list of hosts. What other rules lead to is not evaluated there.
-const MAX_SERVICES: usize = 256;
+/// Hosts to which rules for paths lead that are read for each host of a list. If it has more, a list does not show its state.
+const MAX_SERVICES: usize = 16;
+/// Names of hosts that are read together: other readers get their turn in between.
+const NAMES: usize = 256;
 /// How long the stats Redis is waited for.
 const PATIENCE: Duration = Duration::from_millis(500);
 
@@ -42,6 +44,8 @@ pub struct HostTable {
     pub path_rules: usize,
     /// Hosts to which rules for other paths than `/` lead. After [`Self::resolve`] only those without an active instance.
     pub services: BTreeSet<String>,
+    /// Whether it has so many rules that a list does not evaluate them.
+    pub has_unknown_rules: bool,
 }
 
 impl HostTable {
@@ -73,6 +77,7 @@ impl HostTable {
                 .filter_map(|rule| rule["service"].as_str())
                 .map(ToOwned::to_owned)
                 .collect(),
+            has_unknown_rules: false,
             versions: keys.chain(record.log_key.clone()).collect(),
             idle: record.addresses.len() - addresses.len(),
             unserved_shares: unserved_shares(&policy, &addresses, record.log_key.as_deref()),
@@ -112,6 +117,7 @@ impl HostTable {
             ejected: ejected.map(is_ejected),
             unserved_shares: self.unserved_shares.clone(),
             unserved_services: self.services.iter().cloned().collect(),
+            has_unknown_rules: self.has_unknown_rules,
             path_rules: if self.service.is_some() { 0 } else { self.path_rules as u64 },
             service: self.service.clone(),
             versions: self.versions.iter().cloned().collect(),
@@ -203,12 +209,9 @@ impl Store {
 
     /// Reads the hosts to which rules lead.
     async fn resolve(&self, tables: &mut [HostTable]) -> Result<(), Error> {
-        let mut evaluated = BTreeSet::new();
-        for table in tables.iter_mut() {
-            table.services.retain(|service| {
-                evaluated.contains(service)
-                    || evaluated.len() < MAX_SERVICES && evaluated.insert(service.clone())
-            });
+        let is_list = tables.len() > 1;
+        for table in tables.iter_mut().filter(|table| is_list && table.services.len() > MAX_SERVICES) {
+            (table.services, table.has_unknown_rules) = (BTreeSet::new(), true);
         }
         let services: BTreeSet<String> =
             tables.iter().flat_map(HostTable::all_services).flat_map(candidates).collect();
@@ -217,7 +220,7 @@ impl Store {
         }
         let names: Vec<String> = services.into_iter().collect();
         let mut found: HashMap<String, HostTable> = HashMap::new();
-        for part in names.chunks(MAX_SERVICES) {
+        for part in names.chunks(NAMES) {
             let records = self.table_hosts(part).await?;
             let existing = part.iter().zip(&records).filter(|(_, record)| record.exists());
             found.extend(existing.map(|(name, record)| (name.clone(), HostTable::new(record))));

@@ -80,9 +80,11 @@ async fn put(
     let patience = query.patience(&app, &caller)?;
     check_host(&caller, &name)?;
     note_before(&app, &notes, &name).await?;
+    if let Ok(facts) = app.certificates.check(&name, &new.chain, &new.key) {
+        notes.requested(json!(view(&app.certificates, name.to_string(), facts, None)));
+    }
     let Put { facts, change, created } = app.certificates.put(&caller, &name, &new.chain, &new.key).await?;
     let certificate = view(&app.certificates, name.to_string(), facts, None);
-    notes.requested(json!(certificate));
     let serial = wait(&app, &change.epoch, change.serial, patience).await?;
     let changed = ChangedCertificate {
         certificate,

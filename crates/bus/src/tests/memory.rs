@@ -529,6 +529,42 @@ async fn at_the_limit_of_the_memory_a_quiet_subscriber_loses_nothing() {
     }
 }
 
+/// Several wait for the same events, and together they seem to need all of what others have published. One has a large event at the
+/// head of small ones.
+#[tokio::test]
+async fn while_memory_is_short_parts_that_few_events_keep_are_freed() {
+    let server = Server::in_memory().await;
+    let world = world(&server, Options::default()).await;
+    let many: Vec<String> = (0..10).map(|n| format!("s{n}")).collect();
+    let single = |topic: &str| Wanted { max_events: Some(1), concurrency: Some(1), ..wanted(&[topic]) };
+    for token in &many {
+        world.bus.handle.subscribe(token, wanted(&["rare"])).await.unwrap();
+        world.paused(token).await;
+    }
+    world.bus.handle.subscribe("head", single("odd")).await.unwrap();
+    world.paused("head").await;
+    world.accepted("a", "odd", 1, 60_000).await;
+    for _ in 0..5 {
+        world.accepted("a", "rare", 100, 1_000).await;
+        world.accepted("a", "odd", 40, 10).await;
+        world.accepted("b", "noise", 900, 1_000).await;
+        world.time.advance(20_000);
+    }
+    world.limit(94).await;
+    for _ in 0..5 {
+        world.relieve().await;
+    }
+    assert!(world.store().kept().await.unwrap() > 0, "something was moved");
+    assert!(!world.store().is_full().await.unwrap(), "nobody is rejected");
+    for token in &many {
+        assert_eq!(world.waiting(token).await, 500, "{token}");
+    }
+    assert_eq!(world.waiting("head").await, 201);
+    world.unlimited().await;
+    assert_true(&world.redis, "the check of the memory").await;
+    world.bus.stop().await;
+}
+
 /// What is kept is freed with each of its events, however many subscribers wait for it, and whichever way they lose it.
 #[tokio::test]
 async fn what_is_kept_is_freed_when_no_subscriber_waits_for_it() {
