@@ -2,7 +2,7 @@
 -- and hosts wait for an address, a worker tries one connection at a time and interval; when it succeeds, all are woken.
 --
 -- A request whose turn it is may end during its probe, because its client leaves. So a turn is a time and not a flag:
--- it ends without being given back.
+-- nothing has to end it.
 
 local clock = require("signalbox.clock")
 local connect = require("signalbox.address").connect

@@ -86,7 +86,8 @@ impl Pinned {
         sizes.get(token).map_or(0, |size| events.saturating_mul(size.mean).min(size.all))
     }
 
-    /// Whether no subscriber needs more than half of it. What is needed is moved once, so it costs little if all together do.
+    /// Whether no subscriber needs more than half of it. All together may need more: then little is gained, and each event is moved
+    /// once all the same.
     fn gains(&self, sizes: &HashMap<String, Size>) -> bool {
         self.holders.keys().all(|token| self.needed_by(token, sizes) <= self.bytes / 2)
     }
@@ -162,11 +163,25 @@ pub(super) async fn free(core: &Arc<Core>, store: &Store, goal: Goal<'_>) -> Res
         pinned.retain(|one| fits(one) || one.gains(&sizes));
     }
     let target = log_bytes(store).await?.saturating_sub(goal.bytes);
-    let (mut dropped, mut calls, mut left) = (BTreeMap::new(), MAX_MOVES, &*pinned);
-    let mut drops = MAX_DROPS;
+    let mut dropped = BTreeMap::new();
+    let freed = free_until(core, store, (target, goal.kept), (&idle, &pinned), &mut dropped).await;
+    // Also what was dropped before a failure.
+    report(core, dropped, goal.why);
+    Ok(freed?)
+}
+
+/// Frees these segments until the log has no more than `target` bytes. Counts the dropped events of each subscriber.
+async fn free_until(
+    core: &Core,
+    store: &Store,
+    (target, kept): (u64, u64),
+    (idle, pinned): (&HashSet<String>, &[Pinned]),
+    dropped: &mut BTreeMap<String, u64>,
+) -> Result<(), signalbox_store::Error> {
+    let (mut calls, mut drops, mut left) = (MAX_MOVES, MAX_DROPS, pinned);
     loop {
         let over = log_bytes(store).await?.saturating_sub(target);
-        drop_kept(store, &idle, (over, goal.kept), &mut drops, &mut dropped).await?;
+        drop_kept(store, idle, (over, kept), &mut drops, dropped).await?;
         let over = log_bytes(store).await?.saturating_sub(target);
         if over == 0 || left.is_empty() || calls == 0 {
             break;
@@ -178,7 +193,6 @@ pub(super) async fn free(core: &Arc<Core>, store: &Store, goal: Goal<'_>) -> Res
             break;
         }
     }
-    report(core, dropped, goal.why);
     Ok(())
 }
 

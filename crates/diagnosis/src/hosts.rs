@@ -67,7 +67,7 @@ pub struct Reading {
     pub unserved_shares: Vec<String>,
     /// Hosts to which rules for other paths than `/` lead, and which have no active instance.
     pub unserved_services: Vec<String>,
-    /// Whether it has rules of which it is not known whether they lead to an instance.
+    /// Whether it has path rules that were not checked.
     pub has_unknown_rules: bool,
     /// The host whose instances these are, if a rule for `/` leads there.
     pub service: Option<String>,
@@ -109,7 +109,7 @@ pub enum Condition {
     Degraded,
     /// Routers have ejected instances.
     Ejected,
-    /// A rule for a path leads to a host without an active instance.
+    /// A path is routed to a host without an active instance.
     RuleWithoutInstance,
     /// Many requests fail.
     Failing,
@@ -246,16 +246,15 @@ impl Reading {
         // A host that has had instances, or has some that receive nothing, is not meant to do without.
         let never_had_instances = self.idle == 0 && self.versions.is_empty();
         if self.instances == 0 && self.path_rules > 0 && never_had_instances {
-            let condition = match self.unserved_services.is_empty() {
-                true => Condition::PathsOnly,
-                false => Condition::RuleWithoutInstance,
+            let (condition, short) = match (self.unserved_services.is_empty(), self.has_unknown_rules) {
+                (false, _) => (Condition::RuleWithoutInstance, "rule without instance"),
+                (true, true) => (Condition::Unknown, "not known"),
+                (true, false) => (Condition::PathsOnly, "paths only"),
             };
             let rules = count(self.path_rules, "path rule");
             let text = format!(
                 "Requests for other paths than those of {rules} are answered with 503: no instance can receive them."
             );
-            let short =
-                if condition == Condition::PathsOnly { "paths only" } else { "rule without instance" };
             return (condition, short.to_owned(), text);
         }
         if self.instances == 0 {
@@ -316,7 +315,7 @@ impl Reading {
         }
         if self.has_unknown_rules {
             let text = format!(
-                "{routed} Whether all of its many path rules lead to an instance is shown on its own page."
+                "{routed} It has too many path rules for a list to check where they go; its own page does."
             );
             return (Condition::Unknown, "not known".to_owned(), text);
         }
@@ -476,6 +475,10 @@ mod tests {
         assert_eq!((found.id, found.severity), ("rule-without-instance", Critical));
         let paths_only = Reading { path_rules: 1, instances: 0, ..unserved.clone() };
         assert_eq!(shown(&paths_only).0, Condition::RuleWithoutInstance);
+        let unchecked = Reading { has_unknown_rules: true, ..serving(1) };
+        assert_eq!(shown(&unchecked).0, Condition::Unknown);
+        let unchecked = Reading { path_rules: 20, instances: 0, ..unchecked };
+        assert_eq!(shown(&unchecked).0, Condition::Unknown, "not `paths_only`, which is no problem");
         let mode = Mode::Redirect { to: "https://c.test".to_owned() };
         assert!(services(&named(&Reading { mode, ..unserved })).is_none());
         assert!(services(&named(&serving(1))).is_none());

@@ -90,8 +90,8 @@ impl AuditLog {
         Self { fabric, max_records, frequent: Arc::default() }
     }
 
-    /// Appends a record of what `caller` did (all state machines are one), or was refused, at a time in unix milliseconds. If the fabric does not respond, the
-    /// record may have been written.
+    /// Appends a record of what `caller` did, or was refused, at a time in unix milliseconds. All state machines are one caller. If
+    /// the fabric does not respond, the record may have been written.
     pub async fn append(
         &self,
         record: &str,

@@ -84,10 +84,9 @@ async fn put(
         notes.requested(json!(view(&app.certificates, name.to_string(), facts, None)));
     }
     let Put { facts, change, created } = app.certificates.put(&caller, &name, &new.chain, &new.key).await?;
-    let certificate = view(&app.certificates, name.to_string(), facts, None);
     let serial = wait(&app, &change.epoch, change.serial, patience).await?;
     let changed = ChangedCertificate {
-        certificate,
+        certificate: view(&app.certificates, name.to_string(), facts, None),
         serial: change.serial,
         epoch: change.epoch,
         changed: change.changed,

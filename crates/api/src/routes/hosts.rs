@@ -45,9 +45,10 @@ pub struct Host {
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema), schema(as = HostStateView))]
 pub struct HostState {
     /// `healthy`, `paused`, `redirects`, `maintenance`, `paths_only` (only paths with a rule are served), `unknown` (the statistics cannot
-    /// be read, or the token may not see them), `share_without_instance` (a version type without an active instance has a
-    /// share of the requests), `rule_without_instance` (a rule for a path leads to a host without an active instance), `degraded` (some instances are unhealthy), `ejected` (routers have ejected instances), `failing`
-    /// (many requests fail), `unhealthy` (more than half of the instances are) or `no_instance`.
+    /// be read, the token may not see them, or a list does not check so many path rules), `share_without_instance` (a version type
+    /// without an active instance has a share of the requests), `degraded` (some instances are unhealthy), `ejected` (routers have
+    /// ejected instances), `rule_without_instance` (a path is routed to a host without an active instance), `failing` (many requests
+    /// fail), `unhealthy` (more than half of the instances are) or `no_instance`.
     pub condition: String,
     /// A few words, such as `2 of 3 ejected`.
     pub short: String,
@@ -56,7 +57,7 @@ pub struct HostState {
     /// Version types with a share of the requests and without an active instance; absent if there is none.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub unserved_shares: Vec<String>,
-    /// Hosts without an active instance to which rules for paths lead; absent if there is none.
+    /// Hosts without an active instance to which paths are routed; absent if there is none.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub unserved_services: Vec<String>,
 }

@@ -80,7 +80,7 @@ local function free_kept(token, ids)
   for environment, size in pairs(of) do
     subtract(log .. ':environments', environment, size)
     if subtract(base .. 'environments', environment, size) then
-      redis.call('HDEL', base .. 'environments:clients', environment)
+      redis.pcall('HDEL', base .. 'environments:clients', environment)
     end
   end
 end

@@ -555,7 +555,7 @@ async fn while_memory_is_short_parts_that_few_events_keep_are_freed() {
         world.relieve().await;
     }
     assert!(world.store().kept().await.unwrap() > 0, "something was moved");
-    assert!(!world.store().is_full().await.unwrap(), "nobody is rejected");
+    assert!(!world.store().is_full().await.unwrap(), "nothing is rejected");
     for token in &many {
         assert_eq!(world.waiting(token).await, 500, "{token}");
     }
