@@ -210,18 +210,25 @@ async fn subscribe(system: &System, client: &str) {
 #[tokio::test(flavor = "multi_thread")]
 async fn metrics_of_a_large_system_pass_the_admin_listener() {
     let system = System::start("large-metrics").await;
-    for n in 0..500 {
-        let body = json!({"pattern": format!("none{n}:.*")});
-        let put = system.api("PUT", &format!("/queues/queue-with-a-long-name-{n:04}"), Some(body)).await;
-        assert!(put.status < 300, "{}", put.text());
-    }
-    for n in 0..100 {
-        subscribe(&system, &format!("subscriber-with-a-long-name-{n:04}")).await;
-    }
-    for n in 0..30 {
-        let machine = format!("machine-with-a-long-name-{n:02}");
-        system.apply(&machine, &chain(&machine)).await;
-    }
+    let queues = async {
+        for n in 0..500 {
+            let body = json!({"pattern": format!("none{n}:.*")});
+            let put = system.api("PUT", &format!("/queues/queue-with-a-long-name-{n:04}"), Some(body)).await;
+            assert!(put.status < 300, "{}", put.text());
+        }
+    };
+    let subscribers = async {
+        for n in 0..100 {
+            subscribe(&system, &format!("subscriber-with-a-long-name-{n:04}")).await;
+        }
+    };
+    let machines = async {
+        for n in 0..30 {
+            let machine = format!("machine-with-a-long-name-{n:02}");
+            system.apply(&machine, &chain(&machine)).await;
+        }
+    };
+    tokio::join!(queues, subscribers, machines);
     let page = tokio::time::timeout(Duration::from_secs(10), system.api("GET", "/metrics", None)).await;
     let page = page.expect("an answer").text();
     assert!(page.len() > 500_000 && page.ends_with("# EOF\n"), "{} bytes", page.len());

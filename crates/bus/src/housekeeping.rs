@@ -6,12 +6,12 @@
 //! that no job can delay it.
 
 use std::{
-    collections::{BTreeMap, HashMap, HashSet},
+    collections::{BTreeMap, HashMap, HashSet, VecDeque},
     sync::Arc,
     time::Duration,
 };
 
-use futures_util::{StreamExt as _, TryStreamExt as _, stream};
+use futures_util::{StreamExt as _, TryStreamExt as _, future::join_all, stream};
 use serde_json::json;
 use tokio::{
     sync::watch,
@@ -32,8 +32,11 @@ use signalbox_store::Kind;
 
 /// Events cleared away in one call; a batch and an empty lane count as 10 more.
 pub(super) const PURGE_PART: usize = 2_000;
-/// Batches dropped in one round, before memory is checked again.
+/// Batches dropped, or about how many bytes of events, before memory is checked again.
 const DROP_PART: usize = 100;
+const DROP_BYTES: u64 = 4 << 20;
+/// Batches of a subscriber that are dropped in one turn because they are too much for it.
+const LIMIT_PART: usize = 16;
 /// Calls that measure what waits for a subscriber, each up to 400 events.
 const MAX_MEASURES: usize = 2_500;
 /// How long a round drops what is too much for one subscriber: the next one continues.
@@ -281,26 +284,35 @@ pub(super) async fn purge_all(store: &Store, token: &str) -> Result<(), signalbo
     Ok(())
 }
 
-/// Drops what is too much for one subscriber.
+/// Drops what is too much for one subscriber. Those with too much take turns: many small batches of one delay no others.
 async fn limit(core: &Arc<Core>, store: &Store) -> Result<(), Error> {
     let most = core.options.queued_events;
-    let numbers = store.numbers().await?;
     let until = Instant::now() + LIMIT_TIME;
-    for (token, events) in numbers.events {
-        // At most what was too much at the beginning, and only for as long as it is.
-        let over = events.saturating_sub(most);
-        let mut dropped = 0;
-        while dropped < over && Instant::now() < until {
-            match unless_damaged(&token, store.drop_above(&token, "limit", most).await)?.flatten() {
-                None => break,
-                Some(more) => dropped += more,
+    // At most what was too much at the beginning, and only for as long as it is.
+    let mut turns: VecDeque<(String, u64, u64)> = VecDeque::new();
+    for (token, events) in store.numbers().await?.events {
+        if events > most {
+            turns.push_back((token, events - most, 0));
+        }
+    }
+    let mut failed = Ok(());
+    while let Some((token, over, mut dropped)) = turns.pop_front() {
+        let mut goes_on = failed.is_ok() && Instant::now() < until;
+        let calls = if goes_on { LIMIT_PART } else { 0 };
+        for call in join_all((0..calls).map(|_| store.drop_above(&token, "limit", most))).await {
+            match unless_damaged(&token, call) {
+                Ok(Some(Some(more))) => dropped += more,
+                Ok(_) => goes_on = false,
+                Err(error) => (failed, goes_on) = (Err(error), false),
             }
         }
-        if dropped > 0 {
+        if goes_on && dropped < over {
+            turns.push_back((token, over, dropped));
+        } else if dropped > 0 {
             report(core, BTreeMap::from([(token, dropped)]), "limit");
         }
     }
-    Ok(())
+    Ok(failed?)
 }
 
 /// Segments that are older than the log is kept, or more than it may weigh; the oldest first. The present one stays, and so does
@@ -576,10 +588,14 @@ async fn drop_largest(
     }
     drop(read);
     let Some(token) = largest_measured(store, sizes, largest).await? else { return Ok(()) };
-    let mut all = 0;
+    let mean = unless_damaged(&token, store.event_size(&token).await)?.unwrap_or_default();
+    let mut all: u64 = 0;
     while memory.is_short() {
         let before = all;
         for _ in 0..DROP_PART {
+            if (all - before).saturating_mul(mean) >= DROP_BYTES {
+                break;
+            }
             match unless_damaged(&token, store.drop_oldest(&token, "autodropped").await)?.flatten() {
                 None => break,
                 Some(events) => all += events,

@@ -14,10 +14,11 @@ use futures_util::{StreamExt as _, TryStreamExt as _, stream};
 use parking_lot::Mutex;
 
 use super::{
-    Error, EventId, Subscription,
+    Error, EventId,
     core::Core,
     housekeeping::{READS, report, trim_all, unless_damaged, waiting_bytes},
     store::{Cursor, SEGMENT_IDS, Store},
+    view::View,
 };
 
 /// Segments that are freed together: a search of a subscriber's lanes is for all of them.
@@ -49,23 +50,30 @@ impl Searches {
     }
 }
 
-/// The subscribers to whom nothing can be delivered: paused, disabled, without readable credentials, or failing all the time.
+/// The subscribers to whom nothing can be delivered.
 async fn idle(core: &Core, store: &Store) -> Result<HashSet<String>, Error> {
     let view = core.refresh().await?;
-    let is_stopped = |one: &Subscription| one.paused || one.disabled.is_some() || one.is_locked();
-    let (stopped, others): (Vec<_>, Vec<_>) =
-        view.registry.subscriptions.iter().partition(|(_, one)| is_stopped(one));
-    let mut idle: HashSet<String> = stopped.into_iter().map(|(token, _)| token.clone()).collect();
-    let others: Vec<String> = others.into_iter().map(|(token, _)| token.clone()).collect();
-    let mut read = stream::iter(others).map(|token| always_fails(store, token)).buffered(READS);
-    while let Some(failing) = read.try_next().await? {
-        idle.extend(failing);
+    let tokens = view.registry.subscriptions.keys().cloned();
+    let mut read =
+        stream::iter(tokens.map(|token| idle_one(Arc::clone(&view), store, token))).buffered(READS);
+    let mut idle = HashSet::new();
+    while let Some(found) = read.try_next().await? {
+        idle.extend(found);
     }
     Ok(idle)
 }
 
-/// The subscriber if its last deliveries have failed.
-async fn always_fails(store: &Store, token: String) -> Result<Option<String>, signalbox_store::Error> {
+/// The subscriber if nothing can be delivered to it: it is paused, disabled, without readable credentials, or its last deliveries
+/// have failed.
+async fn idle_one(
+    view: Arc<View>,
+    store: &Store,
+    token: String,
+) -> Result<Option<String>, signalbox_store::Error> {
+    let Some(one) = view.registry.subscriptions.get(&token) else { return Ok(None) };
+    if one.paused || one.disabled.is_some() || one.is_locked() {
+        return Ok(Some(token));
+    }
     let movements = unless_damaged(&token, store.movements(&token).await)?;
     Ok(movements.is_some_and(|one| one.health == 0).then_some(token))
 }
@@ -167,7 +175,7 @@ pub(super) async fn free(core: &Arc<Core>, store: &Store, goal: Goal<'_>) -> Res
     let freed = free_until(core, store, (target, goal.kept), (&idle, &pinned), &mut dropped).await;
     // Also what was dropped before a failure.
     report(core, dropped, goal.why);
-    Ok(freed?)
+    freed
 }
 
 /// Frees these segments until the log has no more than `target` bytes. Counts the dropped events of each subscriber.
@@ -177,11 +185,11 @@ async fn free_until(
     (target, kept): (u64, u64),
     (idle, pinned): (&HashSet<String>, &[Pinned]),
     dropped: &mut BTreeMap<String, u64>,
-) -> Result<(), signalbox_store::Error> {
+) -> Result<(), Error> {
     let (mut calls, mut drops, mut left) = (MAX_MOVES, MAX_DROPS, pinned);
     loop {
         let over = log_bytes(store).await?.saturating_sub(target);
-        drop_kept(store, idle, (over, kept), &mut drops, dropped).await?;
+        drop_kept(core, store, idle, (over, kept), &mut drops, dropped).await?;
         let over = log_bytes(store).await?.saturating_sub(target);
         if over == 0 || left.is_empty() || calls == 0 {
             break;
@@ -293,12 +301,13 @@ async fn keep(
 /// Drops the oldest batches of the idle subscribers with the most bytes in the part that is kept, until it has lost so many bytes, or
 /// has no more than so many of theirs. What is there of others is being delivered. Counts the dropped events of each.
 async fn drop_kept(
+    core: &Core,
     store: &Store,
     idle: &HashSet<String>,
     (over, most): (u64, u64),
     drops: &mut usize,
     dropped: &mut BTreeMap<String, u64>,
-) -> Result<(), signalbox_store::Error> {
+) -> Result<(), Error> {
     let mut kept = store.kept().await?;
     let target = kept.saturating_sub(over);
     if kept <= target || kept <= most {
@@ -311,8 +320,10 @@ async fn drop_kept(
     while kept > target && kept.saturating_sub(running) > most && *drops > 0 {
         let Some((token, bytes)) = own.iter_mut().max_by_key(|(_, bytes)| **bytes) else { break };
         *drops -= 1;
-        let part = store.drop_from(token, "autodropped", 0).await;
-        if let Some(part) = unless_damaged(token, part)?.flatten() {
+        // It may have been resumed since the round began.
+        let is_idle = idle_one(core.refresh().await?, store, token.clone()).await?.is_some();
+        let part = if is_idle { store.drop_from(token, "autodropped", 0).await.map(Some) } else { Ok(None) };
+        if let Some(part) = unless_damaged(token, part)?.flatten().flatten() {
             *dropped.entry(token.clone()).or_default() += part.events;
             *bytes = bytes.saturating_sub(part.bytes);
         } else {

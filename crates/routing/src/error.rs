@@ -170,6 +170,16 @@ impl Error {
         Self::Table { recorded: false, source }
     }
 
+    /// Whether the fabric has the change, so that it is made whatever the caller does.
+    pub fn is_recorded(&self) -> bool {
+        matches!(
+            self,
+            Self::Table { recorded: true, .. }
+                | Self::Resyncing { recorded: true }
+                | Self::Blocked { recorded: true, .. }
+        )
+    }
+
     /// Marks the error as one that followed after the fabric accepted the change.
     pub(crate) fn after_recording(self) -> Self {
         match self {

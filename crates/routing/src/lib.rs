@@ -80,9 +80,7 @@ pub use in_flight::in_flight;
 pub use metrics::Metrics;
 pub use promotion::{Before, Promotion, Undone};
 pub use reconciler::Reconciler;
-pub use registry::{
-    AlteredPolicy, DrainedNode, Limits, NotPromoted, PromotionTimes, Registry, ResourceChange,
-};
+pub use registry::{AlteredPolicy, Limits, NotPromoted, PromotionTimes, Registry, ResourceChange};
 pub use routers::{Convergence, KNOWN_MS, LIVE_MS, Routers, has_acknowledged, liveness};
 pub use state::{HostTable, ejected, host_state};
 pub use store::{Certificate, InstanceState, Live, RouterReport, Store, Stored, TableState, Wanted};

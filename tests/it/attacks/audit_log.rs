@@ -150,7 +150,9 @@ async fn a_change_whose_wait_ends_early_is_recorded_with_what_was_requested() {
         request.send(system.pacemaker).await.unwrap()
     };
     let hash = "$2y$05$abcdefghijklmnopqrstuuQ1jD7CkYHwCVlBqMWSPGN6Ymdw6tB8a";
-    let instance = json!({"address": "127.0.0.1:46666", "hostnames": ["rogue.test"], "version_type_id": "7"});
+    let instance = json!({
+        "address": "127.0.0.1:46666", "hostnames": ["rogue.test"], "version_type_id": "7", "node_id": "n1",
+    });
     let policy = json!({"hold_ms": 46, "access": {"basic": {"users": {"ada": hash}}}});
     let requests = [("/instances/rogue", instance), ("/hosts/rogue.test", policy)];
     for (target, body) in &requests {
@@ -169,6 +171,13 @@ async fn a_change_whose_wait_ends_early_is_recorded_with_what_was_requested() {
     let found = ask("GET", "/audit?target=/hosts/rogue.test/promote", None).await;
     let after = &found.json()["records"][0]["after"];
     assert_eq!(after["requested"]["version_type_id"], "7", "{}", found.text());
+    // Each instance of a node, with its deadline.
+    let answer = ask("POST", "/nodes/n1/drain?wait=0", Some(json!({"deadline_seconds": 460}))).await;
+    assert_eq!((answer.status, &answer.json()["changed"]), (504, &json!(true)), "{}", answer.text());
+    let found = ask("GET", "/audit?target=/nodes/n1/drain", None).await.json();
+    let drained = &found["records"][0]["after"]["instances"][0];
+    assert_eq!((&drained["id"], &drained["state"]), (&json!("rogue"), &json!("draining")), "{found}");
+    assert!(drained["drain_deadline_ms"].is_u64(), "{found}");
     // An item of many that fails, and will be applied.
     system.kill(System::PRIMARY).await;
     let item = json!({"id": "late", "address": "127.0.0.1:46667", "hostnames": ["late.test"], "version_type_id": "7"});

@@ -19,9 +19,9 @@ state_machines:
   {MACHINE}:
     limits: {{\"http://{outside}\": {{rate: 400, concurrent: 100}}}}
     feeds:
-      - {{name: ways, url: \"http://{outside}/ways/<label>\", timeout: 1s}}
-      - {{name: load, url: \"http://{outside}/load/<label>\", timeout: 1s, on_error: hold}}
-      - {{name: maybe, url: \"http://{outside}/maybe/<label>\", timeout: 1s, on_error: {{default: {{ok: false}}}}}}
+      - {{name: ways, url: \"http://{outside}/ways/<label>\", timeout: 3s}}
+      - {{name: load, url: \"http://{outside}/load/<label>\", timeout: 3s, on_error: hold}}
+      - {{name: maybe, url: \"http://{outside}/maybe/<label>\", timeout: 3s, on_error: {{default: {{ok: false}}}}}}
     inputs: [{{topic: answers, label: data.label, into: answer}}]
     states:
       - gate: start

@@ -229,7 +229,8 @@ pub(crate) async fn record(
         return response;
     }
     let (response, answer, says_made) = peek(response).await;
-    let is_made = status.as_u16() < 400 || says_made;
+    // A request that failed may have changed some instances before.
+    let is_made = status.as_u16() < 400 || says_made || !noted.instances.is_empty();
     let kind = match noted.kind {
         Some(kind) => kind,
         None if is_refusal => Kind::Refused,

@@ -183,25 +183,50 @@ impl By<'_> {
         let (routes, caller) = (&self.actions.routes, &self.caller);
         let Judged { host, shares, instances, retire } = self.judge(route).await?;
         if let Some(shares) = shares {
-            let AlteredPolicy { before, after, .. } = routes.replace_shares(caller, &host, &shares).await?;
+            let (call, target) = (SET_POLICY, format!("/hosts/{host}"));
+            let done = routes.replace_shares(caller, &host, &shares).await;
+            let AlteredPolicy { before, after, .. } =
+                self.or_requested(done, call, &target, || json!({"shares": shares})).await?;
             let values =
                 [before.as_ref(), Some(&after)].map(|policy| policy.map(|policy| shown(&host, policy)));
-            self.recorded(SET_POLICY, format!("/hosts/{host}"), values).await?;
+            self.recorded(call, target, values).await?;
         }
         for (id, spec) in instances {
-            let change = routes.put(caller, &id, spec).await?;
-            self.changed(REGISTER, format!("/instances/{id}"), change).await?;
+            let (call, target) = (REGISTER, format!("/instances/{id}"));
+            let requested = json!(spec);
+            let done = routes.put(caller, &id, spec).await;
+            let change = self.or_requested(done, call, &target, || requested).await?;
+            self.changed(call, target, change).await?;
         }
         if let Some((version, seconds)) = retire {
             for id in routes.drainable(caller, &host, &version).await? {
-                match routes.drain(caller, &id, seconds).await {
-                    Ok(change) => self.changed(DRAIN, format!("/instances/{id}/drain"), change).await?,
-                    Err(Error::NoInstance(_)) => {}
-                    Err(error) => return Err(error.into()),
-                }
+                let (call, target) = (DRAIN, format!("/instances/{id}/drain"));
+                let done = match routes.drain(caller, &id, seconds).await {
+                    Err(Error::NoInstance(_)) => continue,
+                    done => done,
+                };
+                let requested = || json!({"deadline_seconds": seconds});
+                let change = self.or_requested(done, call, &target, requested).await?;
+                self.changed(call, target, change).await?;
             }
         }
         Ok(())
+    }
+
+    /// The result of a change. If it failed after the fabric accepted it, the change is made all the same, so what was requested is
+    /// recorded: this may have been the last attempt.
+    async fn or_requested<T>(
+        &self,
+        done: Result<T, Error>,
+        call: (&'static str, &'static str),
+        target: &str,
+        requested: impl FnOnce() -> Value,
+    ) -> Result<T, Failure> {
+        if done.as_ref().is_err_and(Error::is_recorded) {
+            let after = json!({"requested": requested()});
+            self.recorded(call, target.to_owned(), [None, Some(after)]).await?;
+        }
+        Ok(done?)
     }
 
     async fn changed(

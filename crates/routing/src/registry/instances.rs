@@ -17,19 +17,6 @@ const LIMIT_PATIENCE: Duration = Duration::from_millis(250);
 /// How many instances are read at a time when all are gone through.
 const CHUNK: usize = 500;
 
-/// The result of draining a node, or of canceling the drain.
-#[derive(Debug)]
-pub struct DrainedNode {
-    /// The instances that changed.
-    pub ids: Vec<InstanceId>,
-    /// Their states before, in the same order.
-    pub states: Vec<Option<State>>,
-    /// The table's serial with the changes in it.
-    pub serial: u64,
-    /// The newest token of the table's lineage.
-    pub epoch: String,
-}
-
 impl Registry {
     /// Registers an instance, or alters it. Repeating it changes nothing, but completes what an earlier try left and
     /// renews the lease.
@@ -231,20 +218,21 @@ impl Registry {
         Ok(Some(self.changed(ChangeKind::DrainEnded, id, table, records, None)))
     }
 
-    /// Drains every instance of a node, or without a deadline resumes those that drain. Interrupted, it can be repeated.
+    /// Drains every instance of a node, or without a deadline resumes those that drain. Interrupted, it can be repeated. `done` gets
+    /// the changes, also those before an error. Returns the epoch and the serial of the table that has them.
     pub async fn drain_node(
         &self,
         caller: &Caller,
         node: &Label,
         deadline_seconds: Option<u32>,
-    ) -> Result<DrainedNode, Error> {
+        done: &mut Vec<RouteChange>,
+    ) -> Result<(String, u64), Error> {
         let table = self.store.table_state().await?;
-        let epoch = table.mark().map_or_else(String::new, |mark| mark.epoch);
-        let mut done = DrainedNode { ids: Vec::new(), states: Vec::new(), serial: table.serial, epoch };
+        let mut reached = (table.mark().map_or_else(String::new, |mark| mark.epoch), table.serial);
         let mut after: Option<InstanceId> = None;
         loop {
             let ids = self.store.ids_after(after.as_ref().map(InstanceId::as_str), CHUNK).await?;
-            let Some(last) = ids.last() else { return Ok(done) };
+            let Some(last) = ids.last() else { return Ok(reached) };
             after = Some(last.clone());
             for stored in self.store.stored_many(&ids).await? {
                 let desired = &stored.record.desired;
@@ -260,9 +248,8 @@ impl Registry {
                 };
                 match changed {
                     Ok(change) => {
-                        (done.serial, done.epoch) = (change.serial, change.epoch);
-                        done.ids.push(stored.id);
-                        done.states.push(change.before.map(|before| before.desired.state));
+                        reached = (change.epoch.clone(), change.serial);
+                        done.push(change);
                     }
                     // Removed in the meantime: that is drained enough.
                     Err(Error::NoInstance(_)) => {}

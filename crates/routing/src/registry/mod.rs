@@ -23,7 +23,6 @@ use signalbox_route_table::{
     explain, leads_to,
 };
 
-pub use instances::DrainedNode;
 pub use policies::AlteredPolicy;
 pub use promote::{NotPromoted, PromotionTimes};
 pub use resources::ResourceChange;

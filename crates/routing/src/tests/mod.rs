@@ -159,6 +159,10 @@ fn instance_id(id: &str) -> InstanceId {
     InstanceId::parse(id).unwrap()
 }
 
+fn subjects(changes: &[crate::RouteChange]) -> Vec<&str> {
+    changes.iter().map(|change| change.subject.as_str()).collect()
+}
+
 fn host(name: &str) -> Hostname {
     Hostname::parse(name).unwrap()
 }

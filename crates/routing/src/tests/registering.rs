@@ -261,8 +261,9 @@ async fn draining_a_node_drains_its_instances_only() {
         rig.put(id, Spec { node_id, ..spec(port, &["a.example"], "1") }).await;
     }
     let node = signalbox_route_table::Label::parse("n-1", "node").unwrap();
-    let drained = rig.registry.drain_node(&Caller::root(), &node, Some(60)).await.unwrap();
-    assert_eq!(drained.ids, [instance_id("a"), instance_id("c")]);
+    let mut drained = Vec::new();
+    rig.registry.drain_node(&Caller::root(), &node, Some(60), &mut drained).await.unwrap();
+    assert_eq!(subjects(&drained), ["a", "c"]);
     let policy = rig.table("a.example").await.policy.unwrap();
     assert_eq!(policy, r#"{"v":1,"draining":["127.0.0.1:9001","127.0.0.1:9003"]}"#);
 }

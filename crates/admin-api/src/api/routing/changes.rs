@@ -339,8 +339,7 @@ async fn drain_node(
     let patience = query.patience(&app, &caller)?;
     let seconds = seconds(body)?;
     notes.requested(json!({"deadline_seconds": seconds}));
-    let drained = app.registry.drain_node(&caller, &node, Some(seconds)).await?;
-    node_answer(&app, &notes, drained, patience).await
+    alter_node(&app, &notes, (&caller, &node, Some(seconds)), patience).await
 }
 
 /// Cancel the drain of a node
@@ -355,26 +354,33 @@ async fn resume_node(
     Query(query): Query<WaitQuery>,
 ) -> Result<Response, Problem> {
     let patience = query.patience(&app, &caller)?;
-    let resumed = app.registry.drain_node(&caller, &node, None).await?;
-    node_answer(&app, &notes, resumed, patience).await
+    alter_node(&app, &notes, (&caller, &node, None), patience).await
 }
 
-async fn node_answer(
+/// Drains a node, or resumes it without a deadline. What was done before an error is in the audit log, too.
+async fn alter_node(
     app: &App,
     notes: &Notes,
-    drained: signalbox_routing::DrainedNode,
+    (caller, node, deadline_seconds): (&Caller, &Label, Option<u32>),
     patience: Option<Patience>,
 ) -> Result<Response, Problem> {
-    for (id, before) in drained.ids.iter().zip(&drained.states) {
-        notes.instance(before.map(|state| json!({"id": id.to_string(), "state": state})), None);
+    let mut changes = Vec::new();
+    let reached = app.registry.drain_node(caller, node, deadline_seconds, &mut changes).await;
+    for change in &changes {
+        let view = |record: &Option<Record>| {
+            let desired = &record.as_ref()?.desired;
+            let deadline = desired.drain_deadline_ms;
+            Some(json!({"id": change.subject, "state": desired.state, "drain_deadline_ms": deadline}))
+        };
+        notes.instance(view(&change.before), view(&change.record));
     }
-    notes.after(json!({"serial": drained.serial}));
-    if !drained.ids.is_empty() {
-        wait(app, &drained.epoch, drained.serial, patience).await?;
+    let (epoch, serial) = reached?;
+    notes.after(json!({"serial": serial}));
+    if !changes.is_empty() {
+        wait(app, &epoch, serial, patience).await?;
     }
-    let instances = drained.ids.iter().map(ToString::to_string).collect();
-    Ok((serial_header(drained.serial), Answer(DrainedNode { instances, serial: drained.serial }))
-        .into_response())
+    let instances = changes.into_iter().map(|change| change.subject).collect();
+    Ok((serial_header(serial), Answer(DrainedNode { instances, serial })).into_response())
 }
 
 impl Body for Fault {}
