@@ -1,12 +1,13 @@
 //! Subscribers to which nothing can be delivered, and the parts of the log that only they need.
 //!
 //! A segment of the log has the events of all tenants. A subscriber that waits for one small event in it would keep all of it, and
-//! pay for what others publish if that was dropped for the sake of the log's size. So what such subscribers wait for is moved to
-//! segment 0, which has nothing else: an event is stored there once, and removed when no item of a batch needs it. The bytes of each
-//! subscriber are counted there, and only those pay that have much.
+//! pay for what others publish if that was dropped for the sake of the log's size. So what such subscribers wait for is first marked
+//! in their batches, which needs little memory. When a segment has no other waiting events, each event leaves it: a marked one to
+//! segment 0, and each other one is freed. An event is in segment 0 once, until no item of a batch needs it. The bytes of each
+//! subscriber are counted there, and only those pay that have much. At no time is a body stored twice.
 
 use std::{
-    collections::{BTreeMap, BTreeSet, HashMap, HashSet},
+    collections::{BTreeMap, HashMap, HashSet},
     sync::Arc,
 };
 
@@ -16,37 +17,65 @@ use parking_lot::Mutex;
 use super::{
     Error, EventId,
     core::Core,
-    housekeeping::{READS, report, trim_all, unless_damaged, waiting_bytes},
-    store::{Cursor, SEGMENT_IDS, Store},
+    housekeeping::{READS, report, trim_all, unless_damaged},
+    store::{Cursor, Holders, SEGMENT_IDS, Store, read_item},
     view::View,
 };
 
 /// Segments that are freed together: a search of a subscriber's lanes is for all of them.
 const TOGETHER: usize = 500;
-/// Calls that move events in one round, and calls that drop some. Tests reach the first limit.
-const MAX_MOVES: usize = if cfg!(test) { 30 } else { 1_000 };
+/// Calls that mark events in one round, and calls that drop some. Tests reach the first limit.
+const MAX_MARKS: usize = if cfg!(test) { 30 } else { 1_000 };
 const MAX_DROPS: usize = 5_000;
-/// Calls that measure while memory is short, each up to 400 events.
+/// Calls that measure while memory is short.
 const MAX_MEASURES: usize = 500;
-/// Bytes that may be moved at the limit of the memory.
-const LEAST_ROOM: u64 = 4 << 20;
+/// Bytes that the mark of an event needs, about.
+const MARK_BYTES: u64 = 120;
+/// Bytes that marks may need at the limit of the memory, before what they free is removed.
+const LEAST_ROOM: u64 = 256 << 10;
 
-/// Where searches that were too long for a round continue in the next one, by shard and subscriber.
+/// What the rounds of this process remember of a shard.
 #[derive(Debug, Default)]
-pub(super) struct Searches(Mutex<HashMap<(usize, String), Cursor>>);
+pub(super) struct Memories(Mutex<HashMap<usize, Memory>>);
 
-impl Searches {
-    fn take(&self, shard: usize, token: &str) -> Cursor {
-        self.0.lock().remove(&(shard, token.to_owned())).unwrap_or_default()
+#[derive(Debug, Default)]
+struct Memory {
+    /// Where searches that were too long for a round continue in the next one, by subscriber.
+    cursors: HashMap<String, Cursor>,
+    /// What is needed of segments, if they are still needed by the same.
+    needs: HashMap<u64, (BTreeMap<String, u64>, Need)>,
+}
+
+/// The distinct events of a segment that subscribers need.
+#[derive(Debug, Clone, Copy, Default)]
+struct Need {
+    events: u64,
+    bytes: u64,
+}
+
+impl Memories {
+    fn of<T>(&self, store: &Store, with: impl FnOnce(&mut Memory) -> T) -> T {
+        with(self.0.lock().entry(store.shard().index()).or_default())
     }
 
-    fn put(&self, shard: usize, token: &str, cursor: Cursor) {
-        self.0.lock().insert((shard, token.to_owned()), cursor);
+    fn cursor(&self, store: &Store, token: &str) -> Cursor {
+        self.of(store, |memory| memory.cursors.remove(token).unwrap_or_default())
     }
 
-    /// Forgets searches of other subscribers than these.
-    fn retain(&self, shard: usize, tokens: &BTreeSet<String>) {
-        self.0.lock().retain(|(of, token), _| *of != shard || tokens.contains(token));
+    fn need(&self, store: &Store, one: &Pinned) -> Option<Need> {
+        self.of(store, |memory| memory.needs.get(&one.segment).cloned())
+            .filter(|(waiting, _)| *waiting == one.holders.waiting)
+            .map(|(_, need)| need)
+    }
+
+    /// Forgets what is of other subscribers and segments than these.
+    fn retain(&self, store: &Store, pinned: &[Pinned]) {
+        let tokens: HashSet<&String> = pinned.iter().flat_map(|one| one.holders.waiting.keys()).collect();
+        let segments: HashSet<u64> = pinned.iter().map(|one| one.segment).collect();
+        self.of(store, |memory| {
+            memory.cursors.retain(|token, _| tokens.contains(token));
+            memory.needs.retain(|segment, _| segments.contains(segment));
+        });
     }
 }
 
@@ -83,34 +112,29 @@ async fn idle_one(
 struct Pinned {
     segment: u64,
     bytes: u64,
-    /// These subscribers, and how many events wait there for each.
-    holders: BTreeMap<String, u64>,
+    holders: Holders,
 }
 
 impl Pinned {
-    /// What a subscriber needs of it at most, as far as is known.
-    fn needed_by(&self, token: &str, sizes: &HashMap<String, Size>) -> u64 {
-        let events = self.holders.get(token).copied().unwrap_or_default();
-        sizes.get(token).map_or(0, |size| events.saturating_mul(size.mean).min(size.all))
+    /// What its marks need at most.
+    fn mark_bytes(&self) -> u64 {
+        let waiting: u64 = self.holders.waiting.values().sum();
+        waiting.min(self.holders.events).saturating_mul(MARK_BYTES)
     }
 
-    /// Whether no subscriber needs more than half of it. All together may need more: then little is gained, and each event is moved
-    /// once all the same.
-    fn gains(&self, sizes: &HashMap<String, Size>) -> bool {
-        self.holders.keys().all(|token| self.needed_by(token, sizes) <= self.bytes / 2)
+    /// Whether its marks need next to nothing, so that it need not be measured.
+    fn is_cheap(&self) -> bool {
+        self.mark_bytes() <= self.bytes / 200
+    }
+
+    /// Whether much more can be freed than the marks need.
+    fn gains(&self, need: Need) -> bool {
+        let freed = self.bytes.saturating_sub(need.bytes);
+        freed >= self.bytes / 4 && freed >= need.events.saturating_mul(2 * MARK_BYTES)
     }
 }
 
-/// The bytes that wait for a subscriber.
-#[derive(Debug, Clone, Copy)]
-struct Size {
-    /// Of an event, by those that wait longest.
-    mean: u64,
-    /// Of all events, if they were measured.
-    all: u64,
-}
-
-/// A segment, with the waiting events of each subscriber that needs it, if no queue does.
+/// A segment, if no queue needs it.
 async fn holders(store: &Store, segment: u64, bytes: u64) -> Result<Option<Pinned>, signalbox_store::Error> {
     let holders = unless_damaged(&format!("segment {segment}"), store.holders(segment).await)?.flatten();
     Ok(holders.map(|holders| Pinned { segment, bytes, holders }))
@@ -128,7 +152,7 @@ async fn all_pinned(store: &Store, idle: &HashSet<String>) -> Result<Vec<Pinned>
     let mut read =
         stream::iter(segments).map(|(segment, bytes)| holders(store, segment, bytes)).buffered(READS);
     while let Some(found) = read.try_next().await? {
-        pinned.extend(found.filter(|one| one.holders.keys().all(|holder| idle.contains(holder))));
+        pinned.extend(found.filter(|one| one.holders.waiting.keys().all(|holder| idle.contains(holder))));
     }
     Ok(pinned)
 }
@@ -147,7 +171,7 @@ pub(super) struct Goal<'a> {
     pub(super) bytes: u64,
     /// Bytes that may be kept for idle subscribers.
     pub(super) kept: u64,
-    /// Whether memory is short, so that a segment is left as it is if most of it is needed: to move that would need as much again.
+    /// Whether memory is short, so that a segment is left as it is if most of it is needed: that would only need memory.
     pub(super) is_short: bool,
     /// The reason, for people.
     pub(super) why: &'a str,
@@ -159,16 +183,14 @@ pub(super) struct Goal<'a> {
 pub(super) async fn free(core: &Arc<Core>, store: &Store, goal: Goal<'_>) -> Result<(), Error> {
     let idle = idle(core, store).await?;
     let mut pinned = all_pinned(store, &idle).await?;
-    let tokens = pinned.iter().flat_map(|one| one.holders.keys().cloned()).collect();
-    core.idle_searches.retain(store.shard().index(), &tokens);
-    // To move a segment needs as much memory as is needed of it, until it is removed.
-    let (used, limit) = store.memory().await?;
-    let free = if limit == 0 { u64::MAX } else { limit.saturating_sub(used) };
-    let fits = |one: &Pinned| !goal.is_short && one.bytes <= free / 2;
-    if !pinned.iter().all(fits) {
-        let mut sizes = event_sizes(store, tokens).await?;
-        measure(store, &pinned, &mut sizes).await?;
-        pinned.retain(|one| fits(one) || one.gains(&sizes));
+    core.idle.retain(store, &pinned);
+    if goal.is_short {
+        measure(core, store, &pinned).await?;
+        // What has begun is finished.
+        pinned.retain(|one| {
+            let gains = || core.idle.need(store, one).is_some_and(|need| one.gains(need));
+            one.holders.marked || one.is_cheap() || gains()
+        });
     }
     let target = log_bytes(store).await?.saturating_sub(goal.bytes);
     let mut dropped = BTreeMap::new();
@@ -186,7 +208,7 @@ async fn free_until(
     (idle, pinned): (&HashSet<String>, &[Pinned]),
     dropped: &mut BTreeMap<String, u64>,
 ) -> Result<(), Error> {
-    let (mut calls, mut drops, mut left) = (MAX_MOVES, MAX_DROPS, pinned);
+    let (mut calls, mut drops, mut left) = (MAX_MARKS, MAX_DROPS, pinned);
     loop {
         let over = log_bytes(store).await?.saturating_sub(target);
         drop_kept(core, store, idle, (over, kept), &mut drops, dropped).await?;
@@ -194,108 +216,109 @@ async fn free_until(
         if over == 0 || left.is_empty() || calls == 0 {
             break;
         }
-        let room = room(store).await?;
-        let (part, others) = left.split_at(together(left, over.min(room)));
-        left = others;
-        if !keep(core, store, part, room, &mut calls).await? {
-            break;
+        let (part, others) = left.split_at(together(left, over, room(store).await?));
+        // If there is no room for the marks of the first one, it stays as it is.
+        left = if part.is_empty() { &others[1..] } else { others };
+        mark(core, store, part, &mut calls).await?;
+        trim_all(store, &part.iter().map(|one| one.segment).collect::<Vec<_>>()).await?;
+    }
+    Ok(())
+}
+
+/// Measures what is needed of segments, as far as the calls allow and if it is not known. Those that are not measured stay as they are.
+async fn measure(core: &Core, store: &Store, pinned: &[Pinned]) -> Result<(), signalbox_store::Error> {
+    let unknown: Vec<&Pinned> = pinned
+        .iter()
+        .filter(|one| !one.holders.marked && !one.is_cheap() && core.idle.need(store, one).is_none())
+        .collect();
+    let segments: Vec<u64> = unknown.iter().take(TOGETHER).map(|one| one.segment).collect();
+    let mut found: HashMap<u64, HashMap<u64, u64>> = HashMap::new();
+    let mut unfinished = HashSet::new();
+    let mut calls = MAX_MEASURES;
+    for (token, share) in by_need(&unknown) {
+        let (mut left, mut next) = (calls.div_ceil(share), Some(Cursor::default()));
+        while let Some(cursor) = next.take_if(|_| left > 0) {
+            (left, calls) = (left - 1, calls.saturating_sub(1));
+            let part = unless_damaged(token, store.found_part(token, &segments, &cursor).await)?;
+            let (items, following) = part.unwrap_or_default();
+            for (item, bytes) in items {
+                if let Some((id, segment)) = read_item(&item) {
+                    found.entry(segment).or_default().insert(id.0, bytes);
+                }
+            }
+            next = following;
+        }
+        if next.is_some() {
+            unfinished.insert(token);
+        }
+    }
+    for one in unknown.iter().take(TOGETHER) {
+        if one.holders.waiting.keys().all(|token| !unfinished.contains(token)) {
+            let events = found.remove(&one.segment).unwrap_or_default();
+            let need = Need { events: events.len() as u64, bytes: events.values().sum() };
+            let known = (one.holders.waiting.clone(), need);
+            core.idle.of(store, |memory| memory.needs.insert(one.segment, known));
         }
     }
     Ok(())
 }
 
-/// How much may be moved before what it frees is removed. The limit of the memory may be exceeded by a little: moving is how it
-/// becomes less.
+/// The subscribers that need segments, those with the fewest events first, and by how many the calls that are left are divided: what
+/// one does not use of its share is left to the others.
+fn by_need<'a>(part: &[&'a Pinned]) -> Vec<(&'a String, usize)> {
+    let mut waiting = BTreeMap::<&String, u64>::new();
+    for (token, events) in part.iter().flat_map(|one| &one.holders.waiting) {
+        *waiting.entry(token).or_default() += events;
+    }
+    let mut tokens: Vec<_> = waiting.into_iter().collect();
+    tokens.sort_by_key(|(_, events)| *events);
+    let count = tokens.len();
+    tokens.into_iter().enumerate().map(|(at, (token, _))| (token, count - at)).collect()
+}
+
+/// How much marks may need before what they free is removed.
 async fn room(store: &Store) -> Result<u64, signalbox_store::Error> {
     let (used, limit) = store.memory().await?;
-    Ok(if limit == 0 { u64::MAX } else { (limit.saturating_sub(used) / 4).max(LEAST_ROOM) })
-}
-
-/// The size of the events that wait for each subscriber, by those that wait longest.
-async fn event_sizes(
-    store: &Store,
-    tokens: BTreeSet<String>,
-) -> Result<HashMap<String, Size>, signalbox_store::Error> {
-    let size = |token: String| async move {
-        let mean = unless_damaged(&token, store.event_size(&token).await)?.unwrap_or_default();
-        Ok::<_, signalbox_store::Error>((token, Size { mean, all: u64::MAX }))
-    };
-    stream::iter(tokens).map(size).buffered(READS).try_collect().await
-}
-
-/// Measures what waits for the subscribers that seem to need most of a segment: their oldest events may be their largest.
-async fn measure(
-    store: &Store,
-    pinned: &[Pinned],
-    sizes: &mut HashMap<String, Size>,
-) -> Result<(), signalbox_store::Error> {
-    let seems = |one: &Pinned, token: &str| one.needed_by(token, sizes) > one.bytes / 2;
-    let large: BTreeSet<String> = pinned
-        .iter()
-        .flat_map(|one| one.holders.keys().filter(move |token| seems(one, token)))
-        .cloned()
-        .collect();
-    let count = large.len();
-    let mut left = MAX_MEASURES;
-    for (at, token) in large.into_iter().enumerate() {
-        let mut share = left.div_ceil(count - at);
-        left -= share;
-        let all = waiting_bytes(store, &token, &mut share).await?;
-        left += share;
-        if let (Some(all), Some(size)) = (all, sizes.get_mut(&token)) {
-            size.all = all;
-        }
-    }
-    Ok(())
+    Ok(if limit == 0 { u64::MAX } else { (limit.saturating_sub(used) / 2).max(LEAST_ROOM) })
 }
 
 async fn log_bytes(store: &Store) -> Result<u64, signalbox_store::Error> {
     Ok(store.segments().await?.values().sum())
 }
 
-/// How many of the first segments have so many bytes.
-fn together(segments: &[Pinned], bytes: u64) -> usize {
+/// How many of the first segments have so many bytes, as far as there is room for their marks.
+fn together(segments: &[Pinned], bytes: u64, mut room: u64) -> usize {
     let mut sum = 0;
-    let is_needed = |one: &&Pinned| {
-        let is_needed = sum < bytes;
+    let is_next = |one: &&Pinned| {
+        let fits = one.mark_bytes() <= room;
+        let is_next = sum < bytes && fits;
+        room = room.saturating_sub(one.mark_bytes());
         sum += one.bytes;
-        is_needed
+        is_next
     };
-    segments.iter().take(TOGETHER).take_while(is_needed).count()
+    segments.iter().take(TOGETHER).take_while(is_next).count()
 }
 
-/// Moves what subscribers need of segments to the part that is kept, and removes the segments. False if there was not enough room.
-async fn keep(
+/// Marks what subscribers need of segments, as far as the calls allow: the next round continues.
+async fn mark(
     core: &Core,
     store: &Store,
     part: &[Pinned],
-    mut room: u64,
     calls: &mut usize,
-) -> Result<bool, signalbox_store::Error> {
+) -> Result<(), signalbox_store::Error> {
     let segments: Vec<u64> = part.iter().map(|one| one.segment).collect();
-    let mut holders = BTreeMap::<&String, u64>::new();
-    for (token, events) in part.iter().flat_map(|one| &one.holders) {
-        *holders.entry(token).or_default() += events;
-    }
-    // Those with the fewest events first: what they do not use of their share is left to the others.
-    let mut holders: Vec<_> = holders.into_iter().collect();
-    holders.sort_by_key(|(_, events)| *events);
-    let count = holders.len();
-    for (at, (token, _)) in holders.into_iter().enumerate() {
-        let mut share = calls.div_ceil(count - at);
-        let mut next = Some(core.idle_searches.take(store.shard().index(), token));
-        while let Some(cursor) = next.take_if(|_| share > 0 && room > 0) {
-            (share, *calls) = (share - 1, calls.saturating_sub(1));
-            let moved = unless_damaged(token, store.keep_part(token, &segments, &cursor).await)?;
-            let (bytes, following) = moved.unwrap_or_default();
-            (room, next) = (room.saturating_sub(bytes), following);
+    for (token, share) in by_need(&part.iter().collect::<Vec<_>>()) {
+        let (mut left, mut next) = (calls.div_ceil(share), Some(core.idle.cursor(store, token)));
+        while let Some(cursor) = next.take_if(|_| left > 0) {
+            (left, *calls) = (left - 1, calls.saturating_sub(1));
+            let marked = unless_damaged(token, store.keep_part(token, &segments, &cursor).await)?;
+            next = marked.and_then(|(_, next)| next);
         }
         if let Some(cursor) = next {
-            core.idle_searches.put(store.shard().index(), token, cursor);
+            core.idle.of(store, |memory| memory.cursors.insert(token.clone(), cursor));
         }
     }
-    trim_all(store, &segments).await?;
-    Ok(room > 0)
+    Ok(())
 }
 
 /// Drops the oldest batches of the idle subscribers with the most bytes in the part that is kept, until it has lost so many bytes, or
@@ -316,8 +339,12 @@ async fn drop_kept(
     let mut own = store.kept_for().await?;
     let running: u64 = own.iter().filter(|(token, _)| !idle.contains(*token)).map(|(_, bytes)| bytes).sum();
     own.retain(|token, _| idle.contains(token));
+    // What running ones share counts once for each of them.
+    let of_idle = |kept: u64, own: &BTreeMap<String, u64>| {
+        kept.saturating_sub(running).max(own.values().max().copied().unwrap_or_default())
+    };
     // One batch at a time: subscribers that wait for the same events lose them together, and only then bytes are free.
-    while kept > target && kept.saturating_sub(running) > most && *drops > 0 {
+    while kept > target && of_idle(kept, &own) > most && *drops > 0 {
         let Some((token, bytes)) = own.iter_mut().max_by_key(|(_, bytes)| **bytes) else { break };
         *drops -= 1;
         // It may have been resumed since the round began.

@@ -8,7 +8,7 @@
 //!
 //! * [`Redis`]: a cheap-to-clone connection that always reconnects and fails fast while the server is unavailable;
 //! * [`Script`]: an atomic operation in Lua, called by digest and reloaded if the server does not have it;
-//! * [`list_page`] and [`hash_part`]: reads of large values in parts;
+//! * [`list_page`], [`hash_part`] and [`Pace`]: reads of large values in parts;
 //! * [`Combiner`]: calls of a script that several callers share;
 //! * [`Subscription`]: pub/sub as a stream of notices that reports when messages may have been missed;
 //! * [`keys`]: the only place that defines key names, each with its type, lifetime, writer and readers;
@@ -39,7 +39,7 @@ pub use connection::{Batch, Command, Options, Redis};
 pub use error::{Error, Kind};
 pub use key::{FabricSpace, Key, RoutesSpace, StatsSpace};
 pub use packed::unpacked;
-pub use parts::{PAGE_BYTES, hash_part, list_end, list_page, list_part};
+pub use parts::{PAGE_BYTES, Pace, hash_part, list_end, list_page, list_part};
 pub use role::{FabricRole, Role, RoutesPrimaryRole, RoutesReplicaRole, StatsRole};
 pub use script::{Call, Script};
 pub use shard::{MAX_SHARDS, Shard, Tag};

@@ -3,6 +3,8 @@
 //! All callers of a process share a connection. One reply of many values would delay every call behind it, those that publish
 //! included, by as long as the server needs to write it.
 
+use redis::ToRedisArgs;
+
 use crate::{Error, Fabric, FabricRole, FabricSpace, Key, Script};
 
 static LIST_PART: Script<FabricRole> = Script::new("list_part", include_str!("scripts/list_part.lua"));
@@ -84,10 +86,59 @@ pub async fn list_end(
 pub async fn hash_part(
     redis: &Fabric,
     key: &Key<FabricSpace>,
-    fields: &[u64],
+    fields: &[impl ToRedisArgs + Sync],
 ) -> Result<Vec<Option<Vec<u8>>>, Error> {
     if fields.is_empty() {
         return Ok(Vec::new());
     }
     HASH_PART.call().key(key).arg(PART_BYTES).arg(fields).run(redis).await
+}
+
+/// How many values of unknown size are read together, of which each reply contains all: few at first, then as many as have about a
+/// megabyte by the size of the ones before.
+#[derive(Debug, Clone, Copy)]
+pub struct Pace {
+    count: usize,
+    max: usize,
+}
+
+/// Values of the first reply: a policy or a certificate has up to 64 KiB.
+const FIRST: usize = 16;
+/// How many times as many values the next reply may have.
+const GROWTH: usize = 4;
+
+impl Pace {
+    /// At most `max` values in each reply.
+    pub fn new(max: usize) -> Self {
+        Self { count: FIRST.min(max), max }
+    }
+
+    /// The number of values to read next.
+    pub fn count(&self) -> usize {
+        self.count
+    }
+
+    /// A reply had so many values, of so many bytes together.
+    pub fn read(&mut self, values: usize, bytes: usize) {
+        let fit = PART_BYTES.saturating_mul(values) / bytes.max(1);
+        self.count = fit.min(self.count * GROWTH).clamp(1, self.max);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn small_values_are_read_in_large_numbers_and_large_ones_in_small_numbers() {
+        let mut pace = Pace::new(500);
+        let mut counts = Vec::new();
+        for bytes_each in [300, 300, 300, 300, 64 << 10, 64 << 10, 4 << 20, 100] {
+            counts.push(pace.count());
+            pace.read(pace.count(), pace.count() * bytes_each);
+        }
+        assert_eq!(counts, [16, 64, 256, 500, 500, 16, 16, 1]);
+        assert_eq!(pace.count(), 4);
+        assert_eq!(Pace::new(3).count(), 3);
+    }
 }

@@ -51,7 +51,7 @@ local function count_events(lanes, bid, needed)
   for i = 1, #items do
     local id, segment = lanes.item(items[i])
     needed[segment] = (needed[segment] or 0) + 1
-    if segment == '0' then kept = kept + redis.call('HSTRLEN', lanes.base .. 'log:0', id) end
+    if segment == '0' then kept = kept + lanes.body_size(id, segment) end
   end
   return #items
 end

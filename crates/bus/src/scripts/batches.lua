@@ -10,9 +10,10 @@ function lanes.segment(id)
   return text(math.floor(tonumber(id) / SEGMENT))
 end
 
--- An item of a batch is `id`, or `id@segment` when the event was redriven or replayed and its body was stored again, or
--- `id:0` when its body was moved to the part of the log that is kept for subscribers to which nothing can be delivered, so that
--- its own segment could be removed. (Earlier versions copied it to another segment: `id:segment`.)
+-- An item of a batch is `id`, or `id@segment` when the event was redriven or replayed and its body was stored again. After it was
+-- marked for the part of the log that is kept for subscribers to which nothing can be delivered (keep.lua), it is `id:0` or `id@0`.
+-- The body is moved there when its segment is removed (trim.lua), so until then it is in the segment that the mark names.
+-- (Earlier versions copied it to another segment: `id:segment`.)
 -- Returns the id as text and the segment as text.
 function lanes.item(item)
   local id, segment = string.match(item, '^(%d+)[@:](%d+)$')
@@ -33,12 +34,14 @@ local function subtract(key, field, count)
   return is_nothing
 end
 
--- What is known of events in the part of the log that is kept, by ID: how many items need each, its bytes, and its environment.
+-- What is known of marked events, by ID: how many items need each, its bytes, the segment that had its body, and its environment.
 function lanes.kept_events(ids)
   local known, found = {}, lists.read('HMGET', base .. 'log:0:uses', ids)
   for i, id in ipairs(ids) do
-    local count, size, environment = string.match(found[i] or '', '^(%d+) (%d+) (.*)$')
-    known[id] = { count = tonumber(count or 0), size = tonumber(size or 0), environment = environment or '' }
+    local count, size, home, environment = string.match(found[i] or '', '^(%d+) (%d+) (%d+) (.*)$')
+    -- Earlier versions moved bodies immediately and stored no segment.
+    if not count then count, size, environment = string.match(found[i] or '', '^(%d+) (%d+) (.*)$') end
+    known[id] = { count = tonumber(count or 0), size = tonumber(size or 0), home = home or '0', environment = environment or '' }
   end
   return known
 end
@@ -49,7 +52,8 @@ function lanes.keep_events(known)
   for id, one in pairs(known) do
     if one.count > 0 then
       local at = #used
-      used[at + 1], used[at + 2] = id, text(one.count) .. ' ' .. text(one.size) .. ' ' .. one.environment
+      used[at + 1] = id
+      used[at + 2] = text(one.count) .. ' ' .. text(one.size) .. ' ' .. one.home .. ' ' .. one.environment
     else
       unused[#unused + 1] = id
     end
@@ -59,23 +63,42 @@ function lanes.keep_events(known)
   lists.call('HDEL', log, unused)
 end
 
+-- The body of an event, and the bytes of it. `segment` is that of an item.
+function lanes.body(id, segment)
+  local body = redis.call('HGET', base .. 'log:' .. segment, id)
+  if body or segment ~= '0' then return body end
+  return redis.call('HGET', base .. 'log:' .. lanes.kept_events({ id })[id].home, id)
+end
+
+function lanes.body_size(id, segment)
+  if segment == '0' then return lanes.kept_events({ id })[id].size end
+  return redis.call('HSTRLEN', base .. 'log:' .. segment, id)
+end
+
+-- Whether a key is a hash, or may become one.
+local function is_hash(key)
+  local found = redis.call('TYPE', key).ok
+  return found == 'hash' or found == 'none'
+end
+
 -- Frees what a subscriber needed of the part of the log that is kept (segment 0): an event is removed there when no item needs it.
 -- Keys of other types keep everything.
 local function free_kept(token, ids)
   local log, bytes, freed, of = base .. 'log:0', 0, 0, {}
-  if redis.call('TYPE', log).ok ~= 'hash' or redis.call('TYPE', log .. ':uses').ok ~= 'hash' then return end
+  if not is_hash(log) or not is_hash(log .. ':uses') then return end
   local known = lanes.kept_events(ids)
   for _, id in ipairs(ids) do
     local one = known[id]
     one.count, bytes = one.count - 1, bytes + one.size
-    if one.count == 0 then
+    -- A body that was not moved yet is counted in its segment.
+    if one.count == 0 and redis.call('HEXISTS', log, id) == 1 then
       freed = freed + one.size
       of[one.environment] = (of[one.environment] or 0) + one.size
     end
   end
   lanes.keep_events(known)
   subtract(log .. ':bytes', token, bytes)
-  add(base .. 'log', '0', -freed)
+  if freed > 0 then add(base .. 'log', '0', -freed) end
   of[''] = nil
   for environment, size in pairs(of) do
     subtract(log .. ':environments', environment, size)

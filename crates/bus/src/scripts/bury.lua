@@ -34,7 +34,7 @@ local function main(lanes)
   local bodies = {}
   for i = 1, #items do
     local id, segment = lanes.item(items[i])
-    bodies[i] = call('HGET', lanes.base .. 'log:' .. segment, id)
+    bodies[i] = lanes.body(id, segment)
   end
 
   -- In both cases, the first write frees memory, so Redis accepts it and everything after it at its memory limit.

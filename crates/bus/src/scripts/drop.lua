@@ -29,7 +29,7 @@ local function bytes_there(lanes, items)
   if ARGV[4] == '' then return bytes end
   for i = 1, #items do
     local id, segment = lanes.item(items[i])
-    if segment == ARGV[4] then bytes = bytes + redis.call('HSTRLEN', lanes.base .. 'log:' .. segment, id) end
+    if segment == ARGV[4] then bytes = bytes + lanes.body_size(id, segment) end
   end
   return bytes
 end

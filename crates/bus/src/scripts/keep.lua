@@ -1,19 +1,20 @@
--- Moves bodies of a subscriber's waiting events to the part of the log that is kept for subscribers to which nothing can be
--- delivered (segment 0, see batches.lua), so that it no longer needs other segments; or measures them. It searches a part of the
--- lanes. The batch in flight stays where it is, because its worker may be reading the bodies.
+-- Marks a subscriber's waiting events whose bodies are in some segments of the log, so that these can be removed: what is marked is
+-- moved to the part that is kept for subscribers to which nothing can be delivered (segment 0, see batches.lua) by trim.lua, and the
+-- rest is freed. Marking stores no bodies: it needs about a hundred bytes for each event. Or measures what waits. It searches a part of
+-- the lanes. The batch in flight stays as it is, because its worker may be reading the bodies.
 -- KEYS[1-9]: the keys of the lanes, see lanes.lua
--- KEYS[10]: hash, segment of the log -> bytes
 -- ARGV[1]: string, token
 -- ARGV[2]: integer, events to search in this call; a batch counts as one more
--- ARGV[3]: integer, bytes to move in this call (one event is always moved); empty to measure, which writes nothing
+-- ARGV[3]: integer, bytes of the events to mark in this call (one event is always marked); empty to measure, which writes nothing
 -- ARGV[4-7]: the cursor: generation, lane, place of a batch in its lane, events of it that were searched; all empty to begin
--- ARGV[8...]: strings, the segments that are to be free; none to measure
--- Returns an array: bytes that were moved or measured, and the cursor, all empty at the end. Batches that leave their lane between
--- two calls shift the places, so that the search may pass over some.
+-- ARGV[8...]: strings, the segments that are to be free, or are measured; none to measure everything
+-- Returns an array: bytes that were marked or measured; the cursor, all empty at the end; an array of the items that were measured in
+-- these segments, and the bytes of each. Batches that leave their lane between two calls shift the places, so that the search may pass
+-- over some.
 -- Caller: Store::keep_part, Store::measure_part
 
--- Maximum number of events that a call moves.
-local MAX_MOVES = 400
+-- Maximum number of events that a call marks.
+local MAX_MARKS = 400
 -- Batches of a lane that are read together: to find one in a long list takes time.
 local BATCHES = 100
 
@@ -83,77 +84,73 @@ local function search(lanes, token, in_flight, left, visit)
   return { '', '', '', '' }
 end
 
--- Finds what is to be moved, as far as the bytes allow. Returns the next cursor.
-local function find(lanes, token, wanted, left, moves)
+-- Finds what is to be marked, as far as the bytes allow. Returns the next cursor.
+local function find(lanes, token, wanted, left, marks)
   return search(lanes, token, jobs_in_flight(lanes), left, function(item, key, index)
     local id, home = lanes.item(item)
     local body = wanted[home] and redis.call('HGET', lanes.base .. 'log:' .. home, id)
     if not body then return true end
     left.bytes = left.bytes - #body
-    if #moves == MAX_MOVES or left.bytes < 0 and #moves > 0 then return false end
-    local mark = string.find(item, '@', 1, true) and '@' or ':'
-    moves[#moves + 1] = { key = key, index = index, item = item, new = id .. mark .. '0', id = id, body = body }
+    if #marks == MAX_MARKS or left.bytes < 0 and #marks > 0 then return false end
+    marks[#marks + 1] = { key = key, index = index, item = item, id = id, home = home, size = #body,
+      new = id .. (string.find(item, '@', 1, true) and '@' or ':') .. '0',
+      environment = string.match(body, '"environment":"([^"]+)"') or '' }
     return true
   end)
 end
 
--- Measures what is there. Returns the next cursor, and the bytes.
-local function measure(lanes, token, left)
-  local bytes = 0
+-- Measures what waits, in these segments if there are any. Returns the next cursor, the bytes, and what was found in the segments.
+local function measure(lanes, token, wanted, left)
+  local bytes, found = 0, {}
   local cursor = search(lanes, token, {}, left, function(item)
     local id, home = lanes.item(item)
-    bytes = bytes + redis.call('HSTRLEN', lanes.base .. 'log:' .. home, id)
+    if next(wanted) and not wanted[home] then return true end
+    local size = lanes.body_size(id, home)
+    bytes = bytes + size
+    if wanted[home] then
+      local at = #found
+      found[at + 1], found[at + 2] = item, size
+    end
     return true
   end)
-  return cursor, bytes
+  return cursor, bytes, found
 end
 
--- Stores the bodies, and changes the items. Returns the bytes that were moved.
-local function move(lanes, token, moves)
+-- Marks events, and changes their items. Returns their bytes.
+local function mark(lanes, token, marks)
   local call, log = redis.call, lanes.base .. 'log:0'
-  local ids, released, bodies, moved, added, stored = {}, {}, {}, 0, 0, {}
-  for i, one in ipairs(moves) do ids[i], released[i] = one.id, one.item end
+  local ids, released, homes, marked = {}, {}, {}, 0
+  for i, one in ipairs(marks) do ids[i], released[i], homes[one.home] = one.id, one.item, true end
+  for home in pairs(homes) do lanes.expect('hash', lanes.base .. 'log:' .. home .. ':held') end
   local known = lanes.kept_events(ids)
-  for _, one in ipairs(moves) do
+  for _, one in ipairs(marks) do
     local event = known[one.id]
-    -- Otherwise another subscriber waits for it, too.
-    if event.count == 0 then
-      event.size, event.environment = #one.body, string.match(one.body, '"environment":"([^"]+)"') or ''
-      local at = #bodies
-      bodies[at + 1], bodies[at + 2] = one.id, one.body
-      added = added + event.size
-      stored[event.environment] = (stored[event.environment] or 0) + event.size
-    end
-    event.count, moved = event.count + 1, moved + event.size
+    -- Otherwise another item needs it, too.
+    if event.count == 0 then event.size, event.home, event.environment = one.size, one.home, one.environment end
+    event.count, marked = event.count + 1, marked + event.size
   end
-  -- Redis accepts this at its memory limit, and then everything after it. What is moved is removed elsewhere soon.
+  -- Redis accepts this at its memory limit, and then everything after it. Much more is freed by it soon.
   call('HDEL', log, '')
-  lists.call('HSET', log, bodies)
   lanes.keep_events(known)
-  for _, one in ipairs(moves) do call('LSET', one.key, one.index, one.new) end
-  call('HINCRBY', KEYS[10], '0', added)
-  call('HINCRBY', log .. ':held', token, #moves)
-  call('HINCRBY', log .. ':bytes', token, moved)
-  stored[''] = nil
-  for environment, bytes in pairs(stored) do
-    call('HINCRBY', lanes.base .. 'environments', environment, bytes)
-    call('HINCRBY', log .. ':environments', environment, bytes)
-  end
+  for _, one in ipairs(marks) do call('LSET', one.key, one.index, one.new) end
+  call('HINCRBY', log .. ':held', token, #marks)
+  call('HINCRBY', log .. ':bytes', token, marked)
+  -- The name of no subscriber: the segment has marked events, and stays until these are moved.
+  for home in pairs(homes) do call('HSET', lanes.base .. 'log:' .. home .. ':held', '', '1') end
   lanes.release(token, released)
-  return moved
+  return marked
 end
 
 local function main(lanes)
-  local token, left, wanted, moves = ARGV[1], { events = tonumber(ARGV[2]), bytes = tonumber(ARGV[3]) }, {}, {}
+  local token, left, wanted, marks = ARGV[1], { events = tonumber(ARGV[2]), bytes = tonumber(ARGV[3]) }, {}, {}
   for at = 8, #ARGV do wanted[ARGV[at]] = true end
   if not left.bytes then
-    local cursor, bytes = measure(lanes, token, left)
-    return { bytes, cursor[1], cursor[2], cursor[3], cursor[4] }
+    local cursor, bytes, found = measure(lanes, token, wanted, left)
+    return { bytes, cursor[1], cursor[2], cursor[3], cursor[4], found }
   end
   local log = lanes.base .. 'log:0'
-  lanes.expect('hash', KEYS[10], log, log .. ':uses', log .. ':held', log .. ':bytes', log .. ':environments')
-  lanes.expect('hash', lanes.base .. 'environments')
-  local cursor = find(lanes, token, wanted, left, moves)
-  local moved = #moves > 0 and move(lanes, token, moves) or 0
-  return { moved, cursor[1], cursor[2], cursor[3], cursor[4] }
+  lanes.expect('hash', log, log .. ':uses', log .. ':held', log .. ':bytes')
+  local cursor = find(lanes, token, wanted, left, marks)
+  local marked = #marks > 0 and mark(lanes, token, marks) or 0
+  return { marked, cursor[1], cursor[2], cursor[3], cursor[4], {} }
 end

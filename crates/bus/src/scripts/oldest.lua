@@ -22,7 +22,7 @@ local function main(lanes)
   local bytes = 0
   for i = 1, #items do
     local id, segment = lanes.item(items[i])
-    bytes = bytes + call('HSTRLEN', lanes.base .. 'log:' .. segment, id)
+    bytes = bytes + lanes.body_size(id, segment)
   end
   return { oldest and lanes.text(oldest) or '', #items, bytes }
 end

@@ -1,8 +1,10 @@
--- Removes segments of the log that no batch and no queue needs, a limited part of them in each call.
+-- Removes segments of the log that no batch and no queue needs, a limited part of them in each call. Of a segment with marked events
+-- (see keep.lua) these are moved to segment 0, and the others are freed.
 -- KEYS[1]: hash, segment -> bytes
 -- KEYS[2]: hash, segment -> messages of queues whose bodies are there
 -- ARGV[1]: integer, unix ms; empty for the time of this server
--- ARGV[2]: integer, maximum number of segments and of environments in them
+-- ARGV[2]: integer, maximum number of segments, of environments in them, and of events if some are marked; a kilobyte that is moved
+-- counts as one more
 -- ARGV[3...]: segments, numbers
 -- Returns an array: how many of the list are finished, and how many of these were removed. The next one may be partly done.
 -- Caller: Store::trim
@@ -36,10 +38,59 @@ local function discharge(segment)
   return redis.call('EXISTS', segment .. ':environments') == 0
 end
 
--- A segment whose bytes cannot be read stays, so that it does not keep the others from being removed.
-local function is_readable(segment)
-  local found = redis.call('TYPE', segment .. ':environments').ok
-  return found == 'none' or found == 'hash'
+-- Whether these keys are hashes, or may become some.
+local function are_hashes(...)
+  for _, key in ipairs({ ... }) do
+    local found = redis.call('TYPE', key).ok
+    if found ~= 'none' and found ~= 'hash' then return false end
+  end
+  return true
+end
+
+-- Events that are moved or freed together.
+local PART = 100
+
+-- Moves a marked event to segment 0, unless it is there already. Returns its bytes.
+local function move(segment, id, environment)
+  local log, body = base .. 'log:0', redis.call('HGET', segment, id)
+  if not body or redis.call('HSETNX', log, id, body) == 0 then return 0 end
+  redis.call('HINCRBY', KEYS[1], '0', #body)
+  if environment ~= '' then
+    redis.call('HINCRBY', log .. ':environments', environment, #body)
+    redis.call('HINCRBY', base .. 'environments', environment, #body)
+  end
+  return #body
+end
+
+-- Moves what is marked in a segment, and frees the rest, as far as `left` allows. Each event leaves the segment, so any of those that
+-- are left continue it. True at the end. HDEL is first, as above.
+local function clear(segment)
+  redis.call('HDEL', segment, '')
+  while left > 0 do
+    local ids = redis.call('HRANDFIELD', segment, PART)
+    if #ids == 0 then
+      redis.call('HDEL', segment .. ':held', '')
+      return true
+    end
+    local marks = lists.read('HMGET', base .. 'log:0:uses', ids)
+    for i, id in ipairs(ids) do
+      local environment = string.match(marks[i] or '', '^%d+ %d+ %d+ (.*)$')
+      if environment then left = left - move(segment, id, environment) / 1000 end
+      redis.call('HDEL', segment, id)
+    end
+    left = left - #ids
+  end
+  return false
+end
+
+-- Whether batches need the segment. A segment with marked events only is cleared; false as the second value if that has not ended.
+local function is_needed(segment)
+  local held = segment .. ':held'
+  if redis.call('EXISTS', held) == 0 then return false, true end
+  local log = base .. 'log:0'
+  if not are_hashes(held, segment, log, log .. ':uses', log .. ':environments', base .. 'environments') then return true, true end
+  if redis.call('HLEN', held) > 1 or redis.call('HEXISTS', held, '') == 0 then return true, true end
+  return false, clear(segment)
 end
 
 local removed = 0
@@ -48,12 +99,16 @@ for i = 3, #ARGV do
   -- These keys are in the same slot, and only the caller's list names them.
   local segment = base .. 'log:' .. ARGV[i]
   left = left - 1
+  -- A segment whose bytes cannot be read stays, so that it does not keep the others from being removed.
   if tonumber(ARGV[i]) < present and redis.call('HEXISTS', KEYS[2], ARGV[i]) == 0
-    and redis.call('EXISTS', segment .. ':held') == 0 and is_readable(segment) then
-    if not discharge(segment) then return { i - 3, removed } end
-    redis.call('UNLINK', segment, segment .. ':order', segment .. ':uses', segment .. ':bytes')
-    redis.call('HDEL', KEYS[1], ARGV[i])
-    removed = removed + 1
+    and are_hashes(segment .. ':environments', base .. 'environments') then
+    local needed, cleared = is_needed(segment)
+    if not cleared or not needed and not discharge(segment) then return { i - 3, removed } end
+    if not needed then
+      redis.call('UNLINK', segment, segment .. ':order', segment .. ':uses', segment .. ':bytes')
+      redis.call('HDEL', KEYS[1], ARGV[i])
+      removed = removed + 1
+    end
   end
 end
 return { #ARGV - 2, removed }

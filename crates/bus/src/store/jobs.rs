@@ -39,7 +39,7 @@ const SKIP_BATCHES: usize = 200;
 const SKIP_EVENTS: usize = 2_000;
 /// Events that one call of `keep` searches or measures, and bytes that it moves. They limit how long the call blocks Redis.
 const SEARCHED_EVENTS: usize = 4_000;
-const MEASURED_EVENTS: usize = 400;
+const MEASURED_EVENTS: usize = 2_000;
 const KEPT_BYTES: usize = 1 << 20;
 
 /// Events of a subscriber that are measured to estimate the size of all.
@@ -354,15 +354,16 @@ impl Store {
         Ok(u64::try_from(events).ok().map(|events| Dropped { events, bytes }))
     }
 
-    /// Moves bodies of the subscriber's waiting events that are in these segments of the log to segment 0. Searches a limited part of
-    /// its lanes, from `cursor` on. Returns how many bytes were moved, and the cursor of the next part.
+    /// Marks the subscriber's waiting events whose bodies are in these segments of the log, so that [`Self::trim`] moves them to segment
+    /// 0. Searches a limited part of its lanes, from `cursor` on. Returns how many bytes were marked, and the cursor of the next part.
     pub(crate) async fn keep_part(
         &self,
         token: &str,
         segments: &[u64],
         cursor: &Cursor,
     ) -> Result<(u64, Option<Cursor>), Error> {
-        self.search_part(token, (SEARCHED_EVENTS, KEPT_BYTES.to_string()), segments, cursor).await
+        let call = (SEARCHED_EVENTS, KEPT_BYTES.to_string());
+        self.search_part(token, call, segments, cursor).await.map(|(bytes, next, _)| (bytes, next))
     }
 
     /// The bytes of the subscriber's waiting events. Searches a limited part of its lanes, from `cursor` on, and returns the cursor of
@@ -372,7 +373,20 @@ impl Store {
         token: &str,
         cursor: &Cursor,
     ) -> Result<(u64, Option<Cursor>), Error> {
-        self.search_part(token, (MEASURED_EVENTS, String::new()), &[], cursor).await
+        let call = (MEASURED_EVENTS, String::new());
+        self.search_part(token, call, &[], cursor).await.map(|(bytes, next, _)| (bytes, next))
+    }
+
+    /// The items of the subscriber's waiting events in these segments of the log, and the bytes of each. Searches a limited part of its
+    /// lanes, from `cursor` on, and returns the cursor of the next part.
+    pub(crate) async fn found_part(
+        &self,
+        token: &str,
+        segments: &[u64],
+        cursor: &Cursor,
+    ) -> Result<(BTreeMap<String, u64>, Option<Cursor>), Error> {
+        let call = (MEASURED_EVENTS, String::new());
+        self.search_part(token, call, segments, cursor).await.map(|(_, next, found)| (found, next))
     }
 
     async fn search_part(
@@ -381,11 +395,11 @@ impl Store {
         (events, bytes): (usize, String),
         segments: &[u64],
         cursor: &Cursor,
-    ) -> Result<(u64, Option<Cursor>), Error> {
-        let call = self.lanes_call(&KEEP).key(&self.bus().log()).arg(token);
+    ) -> Result<(u64, Option<Cursor>, BTreeMap<String, u64>), Error> {
+        let call = self.lanes_call(&KEEP).arg(token);
         let call = call.arg(events).arg(bytes).arg(&cursor[..]).arg(segments);
-        let (bytes, a, b, c, d) = call.run(self.redis()).await?;
-        Ok((bytes, Some([a, b, c, d]).filter(|next: &Cursor| !next[0].is_empty())))
+        let (bytes, a, b, c, d, found) = call.run(self.redis()).await?;
+        Ok((bytes, Some([a, b, c, d]).filter(|next: &Cursor| !next[0].is_empty()), found))
     }
 
     /// The bytes of the events that are kept in segment 0 of the log.
@@ -394,7 +408,7 @@ impl Store {
         Ok(bytes.unwrap_or_default())
     }
 
-    /// The bytes that are kept there for each subscriber. Those of an event count for each one that waits for it.
+    /// The bytes that are kept there for each subscriber, or will be. Those of an event count for each one that waits for it.
     pub(crate) async fn kept_for(&self) -> Result<BTreeMap<String, u64>, Error> {
         self.redis().command("HGETALL").key(&self.bus().log_kept()).query().await
     }

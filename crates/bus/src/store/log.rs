@@ -20,11 +20,22 @@ static TRIM: Script<FabricRole> = Script::new("trim", include_str!("../scripts/t
 /// Ids in one segment: ten seconds of them. The scripts know the same number.
 pub(crate) const SEGMENT_IDS: u64 = 64_000_000;
 
-/// Segments and environments in them that one call of `trim` removes. It limits how long the call blocks Redis.
+/// Segments, environments in them and marked events that one call of `trim` removes. It limits how long the call blocks Redis.
 const TRIM_ENTRIES: u64 = 1_000;
 
 /// For commands without arguments.
 const NONE: &[&str] = &[];
+
+/// Reads an item of a batch: the id, and the segment of the log that its body lies in.
+pub(crate) fn read_item(item: &str) -> Option<(EventId, u64)> {
+    match item.split_once(['@', ':']) {
+        Some((id, segment)) => Some((EventId(id.parse().ok()?), segment.parse().ok()?)),
+        None => {
+            let id = item.parse().ok()?;
+            Some((EventId(id), id / SEGMENT_IDS))
+        }
+    }
+}
 
 /// Why events are put into lanes again.
 #[derive(Debug, Clone, Copy)]
@@ -66,6 +77,17 @@ pub(crate) enum Appended {
     Moved,
 }
 
+/// Who needs a segment of the log.
+#[derive(Debug)]
+pub(crate) struct Holders {
+    /// How many events wait there for each subscriber, without marked ones.
+    pub waiting: BTreeMap<String, u64>,
+    /// All events of the segment.
+    pub events: u64,
+    /// Whether some are marked, so that they will be moved to segment 0.
+    pub marked: bool,
+}
+
 /// A replay under way.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct ReplayState {
@@ -77,7 +99,7 @@ pub(crate) struct ReplayState {
 }
 
 impl Store {
-    /// Bodies of a batch's events in a segment; nothing for one that is gone.
+    /// Bodies of a batch's events in a segment; nothing for one that is gone. Those of segment 0 may not have been moved there yet.
     pub(crate) async fn bodies(
         &self,
         segment: u64,
@@ -92,7 +114,32 @@ impl Store {
                 self.redis().command("HMGET").key(&key).arg(names).query().await?;
             found.extend(part.iter().copied().zip(bodies));
         }
+        if segment == 0 && found.iter().any(|(_, body)| body.is_none()) {
+            self.add_marked(&mut found).await?;
+        }
         Ok(found)
+    }
+
+    /// Adds bodies of marked events that are in the segments which their marks name, or were moved since these were asked.
+    async fn add_marked(&self, found: &mut [(EventId, Option<Vec<u8>>)]) -> Result<(), Error> {
+        let absent = found.iter_mut().filter(|(_, body)| body.is_none());
+        let mut absent: Vec<(u64, &mut Option<Vec<u8>>)> = absent.map(|(id, body)| (id.0, body)).collect();
+        for part in absent.chunks_mut(1000) {
+            let ids: Vec<u64> = part.iter().map(|(id, _)| *id).collect();
+            let marks = self.redis().command("HMGET").key(&self.bus().log_uses()).arg(&ids);
+            let marks: Vec<Option<String>> = marks.query().await?;
+            let mut batch = self.redis().batch();
+            for (id, mark) in ids.iter().zip(&marks) {
+                let home = mark.as_deref().and_then(|mark| mark.split(' ').nth(2)?.parse().ok());
+                batch.add("HGET", &self.bus().log_segment(home.unwrap_or_default()), id);
+                batch.add("HGET", &self.bus().log_segment(0), id);
+            }
+            let bodies: Vec<Option<Vec<u8>>> = batch.query().await?;
+            for ((_, body), read) in part.iter_mut().zip(bodies.chunks_exact(2)) {
+                **body = read[0].clone().or_else(|| read[1].clone());
+            }
+        }
+        Ok(())
     }
 
     /// The same of the first of `ids`, as many as have a megabyte or so, and one at least.
@@ -147,21 +194,24 @@ impl Store {
             .await
     }
 
-    /// The subscribers that need a segment of the log, each with its waiting events there; `None` if a queue needs it.
-    pub(crate) async fn holders(&self, segment: u64) -> Result<Option<BTreeMap<String, u64>>, Error> {
+    /// The subscribers that need a segment of the log; `None` if a queue needs it.
+    pub(crate) async fn holders(&self, segment: u64) -> Result<Option<Holders>, Error> {
         let held = keys::queues::shared(self.shard.tag()).held();
         let mut batch = self.redis().batch();
         batch.add("HGETALL", &self.bus().log_held(segment), NONE);
+        batch.add("HLEN", &self.bus().log_segment(segment), NONE);
         batch.add("HEXISTS", &held, segment);
-        let (subscribers, by_queue): (BTreeMap<String, u64>, bool) = batch.query().await?;
-        Ok((!by_queue).then_some(subscribers))
+        let (mut waiting, events, by_queue): (BTreeMap<String, u64>, u64, bool) = batch.query().await?;
+        let marked = waiting.remove("").is_some();
+        Ok((!by_queue).then_some(Holders { waiting, events, marked }))
     }
 
     /// The segments of the log that each subscriber needs, at most `most` for each.
     pub(crate) async fn needed(&self, most: usize) -> Result<BTreeMap<String, Vec<u64>>, Error> {
         let mut needed = BTreeMap::<String, Vec<u64>>::new();
         for segment in self.segments().await?.into_keys() {
-            for token in self.holders(segment).await?.into_iter().flatten().map(|(token, _)| token) {
+            let waiting = self.holders(segment).await?.map(|holders| holders.waiting).unwrap_or_default();
+            for token in waiting.into_keys() {
                 let segments = needed.entry(token).or_default();
                 if segments.len() < most {
                     segments.push(segment);

@@ -17,7 +17,7 @@ use crate::{
     Options, Refusal, Wanted, WantedBackend,
     event::lane_hash,
     housekeeping, idle, replay,
-    store::{Again, Appended, ReplayState, SEGMENT_IDS, Skipped, Store},
+    store::{Again, Appended, ReplayState, SEGMENT_IDS, Skipped, Store, read_item},
     view::target,
 };
 
@@ -535,7 +535,7 @@ async fn at_the_limit_of_the_memory_a_quiet_subscriber_loses_nothing() {
 async fn while_memory_is_short_parts_that_few_events_keep_are_freed() {
     let server = Server::in_memory().await;
     let world = world(&server, Options::default()).await;
-    let many: Vec<String> = (0..10).map(|n| format!("s{n}")).collect();
+    let many: Vec<String> = (0..25).map(|n| format!("s{n}")).collect();
     let single = |topic: &str| Wanted { max_events: Some(1), concurrency: Some(1), ..wanted(&[topic]) };
     for token in &many {
         world.bus.handle.subscribe(token, wanted(&["rare"])).await.unwrap();
@@ -562,6 +562,92 @@ async fn while_memory_is_short_parts_that_few_events_keep_are_freed() {
     assert_eq!(world.waiting("head").await, 201);
     world.unlimited().await;
     assert_true(&world.redis, "the check of the memory").await;
+    world.bus.stop().await;
+}
+
+/// Together they need everything, so nothing can be freed.
+#[tokio::test]
+async fn while_memory_is_short_subscribers_that_need_all_of_the_log_lose_nothing_and_nothing_is_marked() {
+    for count in [2, 3, 20] {
+        let server = Server::in_memory().await;
+        let world = world(&server, Options::default()).await;
+        let topics: Vec<String> = ('a'..='z').take(count).map(String::from).collect();
+        for topic in &topics {
+            world.bus.handle.subscribe(topic, wanted(&[topic])).await.unwrap();
+            world.paused(topic).await;
+        }
+        for _ in 0..5 {
+            for topic in &topics {
+                world.accepted(topic, topic, 600 / count, 2_000).await;
+            }
+            world.time.advance(20_000);
+        }
+        world.limit(94).await;
+        let before = world.used().await;
+        for _ in 0..3 {
+            world.relieve().await;
+        }
+        assert!(world.used().await <= before + 100_000, "{} is more than {before}", world.used().await);
+        for topic in &topics {
+            assert_eq!(world.waiting(topic).await, 5 * 600 / count as u64, "{topic}");
+        }
+        assert!(world.store().kept_for().await.unwrap().is_empty());
+        world.unlimited().await;
+        world.bus.stop().await;
+    }
+}
+
+/// It has large events in one part of the log, and few small ones in parts that others fill.
+#[tokio::test]
+async fn while_memory_is_short_a_subscriber_with_large_events_elsewhere_pins_nothing() {
+    let server = Server::in_memory().await;
+    let world = world(&server, Options::default()).await;
+    let single = Wanted { max_events: Some(1), concurrency: Some(1), ..wanted(&["odd"]) };
+    world.bus.handle.subscribe("evil", single).await.unwrap();
+    world.paused("evil").await;
+    world.accepted("a", "odd", 50, 60_000).await;
+    for _ in 0..5 {
+        world.time.advance(20_000);
+        world.accepted("a", "odd", 10, 10).await;
+        // Few of them: most events of the part are the small ones.
+        world.accepted("b", "noise", 8, 100_000).await;
+    }
+    world.time.advance(20_000);
+    world.limit(94).await;
+    for _ in 0..3 {
+        world.relieve().await;
+    }
+    assert!(world.store().kept().await.unwrap() > 0, "something is freed");
+    assert!(!world.store().is_full().await.unwrap(), "nothing is rejected");
+    assert_eq!(world.waiting("evil").await, 100);
+    world.unlimited().await;
+    assert_true(&world.redis, "the check of the memory").await;
+    world.bus.stop().await;
+}
+
+/// What is kept of a full log is stored once at any time.
+#[tokio::test]
+async fn to_keep_what_waits_needs_little_memory() {
+    let server = Server::in_memory().await;
+    let world = world(&server, Options { log_bytes: 4_000_000, ..Options::default() }).await;
+    for topic in ["one", "two"] {
+        world.bus.handle.subscribe(topic, wanted(&[topic])).await.unwrap();
+        world.paused(topic).await;
+    }
+    for topic in ["one", "two", "noise"] {
+        world.accepted(topic, topic, 800, 2_000).await;
+    }
+    world.time.advance(20_000);
+    let before = world.used().await;
+    world.redis.command("CONFIG").arg("RESETSTAT").run().await.unwrap();
+    world.trim().await;
+    let info: String = world.redis.command("INFO").arg("memory").query().await.unwrap();
+    let peak = info.lines().find_map(|line| line.strip_prefix("used_memory_peak:")).unwrap();
+    let peak: u64 = peak.trim().parse().unwrap();
+    assert!(world.store().kept().await.unwrap() > 3_000_000, "{}", world.store().kept().await.unwrap());
+    assert!(peak < before + 1_000_000, "{peak}, and before {before}");
+    assert_eq!((world.waiting("one").await, world.waiting("two").await), (800, 800));
+    assert_true(&world.redis, "the moves").await;
     world.bus.stop().await;
 }
 
@@ -608,8 +694,8 @@ async fn what_waits_for_a_subscriber_is_measured_in_parts() {
     let _in_flight = hands.take("w").await;
     let size =
         async |mut calls: usize| housekeeping::waiting_bytes(&hands.store, "s", &mut calls).await.unwrap();
-    assert_eq!(size(10).await, Some(segments.values().sum()), "3,000 events in calls of 400");
-    assert_eq!(size(5).await, None);
+    assert_eq!(size(2).await, Some(segments.values().sum()), "3,000 events in calls of 2,000");
+    assert_eq!(size(1).await, None);
     assert_eq!(hands.store.segments().await.unwrap(), segments, "nothing is moved");
 }
 
@@ -1264,30 +1350,36 @@ async fn large_events_are_read_in_small_parts_and_pages_of_them_are_short() {
 }
 
 #[tokio::test]
-async fn the_batch_in_flight_is_not_moved_and_its_end_frees_its_part_of_the_log() {
+async fn the_batch_in_flight_is_not_marked_and_marked_events_are_read_before_and_after_they_are_moved() {
     let server = Server::in_memory().await;
     let mut hands = Hands::new(&server, vec![subscriber("s", 1, 2, 0)]).await;
     let first = hands.publish_urls(&["a", "b", "c", "d", "e"]).await[0] / SEGMENT_IDS;
     let taken = hands.take("w").await;
     hands.time.advance(20_000);
-    let (moved, next) = hands.store.keep_part("s", &[first], &Default::default()).await.unwrap();
-    assert!(moved > 0 && next.is_none(), "{moved} {next:?}");
+    let (marked, next) = hands.store.keep_part("s", &[first], &Default::default()).await.unwrap();
+    assert!(marked > 0 && next.is_none(), "{marked} {next:?}");
     let repeated = hands.store.keep_part("s", &[first], &Default::default()).await.unwrap();
-    assert_eq!(repeated, (0, None), "nothing is left to move");
-    assert_eq!(
-        (hands.store.kept().await.unwrap(), hands.store.kept_for().await.unwrap()["s"]),
-        (moved, moved)
-    );
-    assert_true(hands.store.shard().redis(), "the moves").await;
+    assert_eq!(repeated, (0, None), "nothing is left to mark");
+    let kept = async |hands: &Hands| hands.store.kept().await.unwrap();
+    assert_eq!((kept(&hands).await, hands.store.kept_for().await.unwrap()["s"]), (0, marked));
+    assert_true(hands.store.shard().redis(), "the marks").await;
     assert_eq!(hands.store.trim(&[first]).await.unwrap(), (1, 0), "its worker may be reading");
     assert!(hands.ack(&taken).await);
-    assert_eq!(hands.store.trim(&[first]).await.unwrap(), (1, 1));
-    for left in [2, 1] {
-        let taken = hands.take("w").await;
-        assert_eq!(taken.items.len(), left);
-        assert!(taken.items.iter().all(|item| item.contains(':')), "{:?}", taken.items);
-        assert!(hands.ack(&taken).await);
-    }
+    let taken = hands.take("w").await;
+    let ids: Vec<EventId> = taken.items.iter().map(|item| read_item(item).unwrap().0).collect();
+    let bodies = async |hands: &Hands| {
+        let bodies = hands.store.bodies(0, &ids).await.unwrap();
+        bodies.into_iter().map(|(_, body)| body.expect("a body")).collect::<Vec<_>>()
+    };
+    let before = bodies(&hands).await;
+    assert_eq!(hands.store.trim(&[first]).await.unwrap(), (1, 1), "marked events do not keep it");
+    assert_eq!((kept(&hands).await, bodies(&hands).await), (marked, before));
+    assert_true(hands.store.shard().redis(), "the moves").await;
+    assert!(taken.items.len() == 2 && taken.items.iter().all(|item| item.contains(':')), "{:?}", taken.items);
+    assert!(hands.ack(&taken).await);
+    let taken = hands.take("w").await;
+    assert_eq!(taken.items.len(), 1);
+    assert!(hands.ack(&taken).await);
     assert_eq!((hands.store.kept().await.unwrap(), hands.store.kept_for().await.unwrap().len()), (0, 0));
     assert_eq!(hands.store.trim(&[0]).await.unwrap(), (1, 1), "nothing is left");
     assert_true(hands.store.shard().redis(), "the end").await;

@@ -12,7 +12,7 @@ use crate::{
     BatchContents, Deliverer, Event, EventId, Gap, Subscription,
     core::Core,
     shares::Ended,
-    store::{Ack, Holder, Nack, Nacked, SEGMENT_IDS, Store, Taken},
+    store::{Ack, Holder, Nack, Nacked, Store, Taken, read_item},
     verdict::{self, Failure, Patience, Verdict},
 };
 use signalbox_api::events::{DeliveryAttempt, DeliveryResult};
@@ -399,15 +399,4 @@ impl<D: Deliverer> Delivery<D> {
 fn shortened(why: &str) -> &str {
     let end = (0..=why.len().min(500)).rev().find(|end| why.is_char_boundary(*end)).unwrap_or_default();
     &why[..end]
-}
-
-/// Reads an item of a batch: the id, and the segment of the log that its body lies in.
-fn read_item(item: &str) -> Option<(EventId, u64)> {
-    match item.split_once(['@', ':']) {
-        Some((id, segment)) => Some((EventId(id.parse().ok()?), segment.parse().ok()?)),
-        None => {
-            let id = item.parse().ok()?;
-            Some((EventId(id), id / SEGMENT_IDS))
-        }
-    }
 }

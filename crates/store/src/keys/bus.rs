@@ -101,10 +101,10 @@ keys! {
         replays() = "bus:replays", "zset", "no expiry";
         /// HASH of a replay.
         replay(token: &str) = "bus:replay:{token}", "hash", "until done";
-        /// HASH: subscriber → its waiting events whose bodies are in the segment.
+        /// HASH: subscriber → its waiting events whose bodies are in the segment. The field without a name: some are marked.
         log_held(segment: u64) = "bus:log:{segment}:held", "hash", "while a batch needs the segment";
-        /// HASH: event in the part of the log that is kept for subscribers to which nothing can be delivered → items that need it, its bytes
-        /// and its environment.
+        /// HASH: event that is kept for subscribers to which nothing can be delivered → items that need it, its bytes, the segment that had
+        /// it, and its environment.
         log_uses() = "bus:log:0:uses", "hash", "while an item needs the event";
         /// HASH: subscriber → the bytes that are kept for it.
         log_kept() = "bus:log:0:bytes", "hash", "while it has any";
