@@ -52,6 +52,7 @@ mod operator_errors;
 mod own_events;
 mod pacemakers;
 mod packaging;
+mod pages;
 mod paths;
 mod policies;
 mod problems;

@@ -86,6 +86,10 @@ fn print(explanation: &Explanation) {
             let status = step.status.map_or_else(String::new, |status| format!(" with {status}"));
             format!("is answered by the edge{status} ({})", step.check)
         }
+        // The table of paths was not asked.
+        (None, Answer::Proxied) if explanation.path.is_none() => {
+            "is routed to an instance, unless a rule for its path says otherwise".to_owned()
+        }
         (None, Answer::Proxied) => "is routed to an instance".to_owned(),
         (None, Answer::NoInstance) => "is answered 503: no instance is available".to_owned(),
         (None, Answer::NoRoute) => "is answered 404: the host is not in the table".to_owned(),

@@ -44,6 +44,9 @@ const MAX_COMPUTATIONS_PER_TOKEN: usize = 2;
 /// Dumps of the route table on one pacemaker, and of one token.
 const MAX_DUMPS: usize = 16;
 const MAX_DUMPS_PER_TOKEN: usize = 2;
+/// Lists of hosts on one pacemaker, and of one token: each reads up to about 8 MiB.
+const MAX_HOST_LISTS: usize = 16;
+const MAX_HOST_LISTS_PER_TOKEN: usize = 2;
 
 /// All handles behind one reference count, because every request clones it several times.
 #[derive(Debug, Clone)]
@@ -138,6 +141,8 @@ pub struct Limits {
     pub pulls: Slots,
     /// Dumps of the route table that are being sent.
     pub dumps: Slots,
+    /// Lists of hosts that are being read.
+    pub host_lists: Slots,
     /// Simulations and plans that are being computed.
     pub computations: Slots,
     /// Requests per second.
@@ -167,6 +172,7 @@ impl Limits {
             waits: Slots::new("requests that wait", MAX_WAITS, MAX_WAITS_PER_TOKEN),
             pulls: Slots::new("pulls that wait", usize::MAX, (pulls / 2).max(1)),
             dumps: Slots::new("dumps of the route table", MAX_DUMPS, MAX_DUMPS_PER_TOKEN),
+            host_lists: Slots::new("lists of hosts", MAX_HOST_LISTS, MAX_HOST_LISTS_PER_TOKEN),
             computations: Slots::new("simulations and plans", MAX_COMPUTATIONS, MAX_COMPUTATIONS_PER_TOKEN),
         }
     }

@@ -75,7 +75,7 @@ pub struct Record {
 pub struct Page {
     /// The records: newest first, or with `after` oldest first.
     pub records: Vec<Record>,
-    /// The value of `before` for the next older part. Absent if there is none.
+    /// The value of `before` for the next older part. Absent if there is none. A part that has about 4 MiB ends before its limit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub next: Option<String>,
     /// The value of `after` for what is recorded later.

@@ -65,7 +65,7 @@ pub struct ChangedCertificate {
 pub struct CertificateList {
     /// The certificates.
     pub certificates: Vec<Certificate>,
-    /// The cursor of the next page; absent on the last one.
+    /// The cursor of the next page; absent on the last one. A page whose chains have about 4 MiB ends before its limit.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub next: Option<String>,
 }

@@ -9,10 +9,12 @@
 use std::{
     collections::{BTreeMap, HashMap, HashSet},
     sync::Arc,
+    time::Duration,
 };
 
 use futures_util::{StreamExt as _, TryStreamExt as _, stream};
 use parking_lot::Mutex;
+use tokio::time::Instant;
 
 use super::{
     Error, EventId,
@@ -27,8 +29,9 @@ const TOGETHER: usize = 500;
 /// Calls that mark events in one round, and calls that drop some. Tests reach the first limit.
 const MAX_MARKS: usize = if cfg!(test) { 30 } else { 1_000 };
 const MAX_DROPS: usize = 5_000;
-/// Calls that measure while memory is short.
+/// Calls that measure while memory is short, and how long a subscriber is left out for whom these are not enough.
 const MAX_MEASURES: usize = 500;
+const TOO_LONG: Duration = Duration::from_secs(60);
 /// Bytes that the mark of an event needs, about.
 const MARK_BYTES: u64 = 120;
 /// Bytes that marks may need at the limit of the memory, before what they free is removed.
@@ -44,6 +47,8 @@ struct Memory {
     cursors: HashMap<String, Cursor>,
     /// What is needed of segments, if they are still needed by the same.
     needs: HashMap<u64, (BTreeMap<String, u64>, Need)>,
+    /// Subscribers whose lanes are too long to be measured, and since when that is known.
+    too_long: HashMap<String, Instant>,
 }
 
 /// The distinct events of a segment that subscribers need.
@@ -230,12 +235,19 @@ async fn measure(core: &Core, store: &Store, pinned: &[Pinned]) -> Result<(), si
     let unknown: Vec<&Pinned> = pinned
         .iter()
         .filter(|one| !one.holders.marked && !one.is_cheap() && core.idle.need(store, one).is_none())
+        .take(TOGETHER)
         .collect();
-    let segments: Vec<u64> = unknown.iter().take(TOGETHER).map(|one| one.segment).collect();
+    let segments: Vec<u64> = unknown.iter().map(|one| one.segment).collect();
     let mut found: HashMap<u64, HashMap<u64, u64>> = HashMap::new();
-    let mut unfinished = HashSet::new();
+    let mut unfinished = core.idle.of(store, |memory| {
+        memory.too_long.retain(|_, since| since.elapsed() < TOO_LONG);
+        memory.too_long.clone()
+    });
     let mut calls = MAX_MEASURES;
     for (token, share) in by_need(&unknown) {
+        if unfinished.contains_key(token) {
+            continue;
+        }
         let (mut left, mut next) = (calls.div_ceil(share), Some(Cursor::default()));
         while let Some(cursor) = next.take_if(|_| left > 0) {
             (left, calls) = (left - 1, calls.saturating_sub(1));
@@ -249,11 +261,12 @@ async fn measure(core: &Core, store: &Store, pinned: &[Pinned]) -> Result<(), si
             next = following;
         }
         if next.is_some() {
-            unfinished.insert(token);
+            unfinished.insert(token.clone(), Instant::now());
         }
     }
-    for one in unknown.iter().take(TOGETHER) {
-        if one.holders.waiting.keys().all(|token| !unfinished.contains(token)) {
+    core.idle.of(store, |memory| memory.too_long.clone_from(&unfinished));
+    for one in unknown {
+        if one.holders.waiting.keys().all(|token| !unfinished.contains_key(token)) {
             let events = found.remove(&one.segment).unwrap_or_default();
             let need = Need { events: events.len() as u64, bytes: events.values().sum() };
             let known = (one.holders.waiting.clone(), need);

@@ -35,7 +35,7 @@ use signalbox_route_table::{Hostname, Invalid};
 use signalbox_routing::{Certificate, Error as TableError, Registry, ResourceChange};
 use signalbox_seal::Keys;
 
-/// The number of certificates that are read at a time when they are encrypted again.
+/// The number of names that are read at a time.
 const CHUNK: usize = 100;
 /// Delay before a failed round of encryption is retried.
 const PAUSE: Duration = Duration::from_secs(5);
@@ -96,6 +96,26 @@ pub struct Found {
     pub chain: String,
     /// The content of the certificate.
     pub facts: Facts,
+}
+
+/// Where a page ends. It has one certificate at least, if there is one.
+#[derive(Debug, Clone, Copy)]
+pub struct PageLimits {
+    /// Certificates.
+    pub items: usize,
+    /// Bytes of these certificates, about.
+    pub bytes: usize,
+    /// Names that are checked, about.
+    pub examined: usize,
+}
+
+/// A page of certificates.
+#[derive(Debug, Default)]
+pub struct Page {
+    /// Server names with their certificates.
+    pub found: Vec<(String, Found)>,
+    /// The name behind which the next page begins; `None` if there are no more.
+    pub next: Option<String>,
 }
 
 /// Gives access to certificates. Cheap to clone.
@@ -191,15 +211,41 @@ impl Certificates {
         found_in(&found.value)
     }
 
-    /// At most `limit` certificates after the name `after`, sorted by name.
-    pub async fn after(&self, after: Option<&str>, limit: usize) -> Result<Vec<(String, Found)>, Error> {
+    /// A page of the certificates whose names are wanted, after the name `after`, sorted by name. Other certificates are not read.
+    pub async fn page(
+        &self,
+        mut after: Option<String>,
+        limits: PageLimits,
+        is_wanted: impl Fn(&str) -> bool,
+    ) -> Result<Page, Error> {
         let store = self.registry.store();
-        let names = store.certificates_after(after, limit).await?;
-        let certificates = store.certificates(&names).await?;
-        let both = names.into_iter().zip(certificates);
-        both.filter_map(|(name, certified)| Some((name, certified?)))
-            .map(|(name, certified)| Ok((name, found_in(&certified.value)?)))
-            .collect()
+        let (mut page, mut examined, mut bytes) = (Page::default(), 0, limits.bytes);
+        while examined < limits.examined {
+            let mut names = store.certificates_after(after.as_deref(), CHUNK).await?;
+            let Some(last) = names.last().cloned() else { return Ok(page) };
+            examined += names.len();
+            names.retain(|name| is_wanted(name));
+            let mut read = 0;
+            while read < names.len() {
+                let part = store.certificates_part(&names[read..]).await?;
+                let count = part.len();
+                for (name, certified) in names[read..].iter().zip(part) {
+                    let Some(Certificate { text, ends }) = certified.map(|certified| certified.value) else {
+                        continue;
+                    };
+                    if page.found.len() >= limits.items || bytes == 0 {
+                        page.next = page.found.last().map(|(name, _)| name.clone());
+                        return Ok(page);
+                    }
+                    bytes = bytes.saturating_sub(text.len());
+                    page.found.push((name.clone(), found_in(&Certificate { text, ends })?));
+                }
+                read += count;
+            }
+            after = Some(last);
+        }
+        page.next = after;
+        Ok(page)
     }
 
     fn seal(&self, name: &Hostname, chain: &str, key: &[u8], ends: u64) -> Result<Certificate, Error> {

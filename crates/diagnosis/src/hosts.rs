@@ -69,6 +69,8 @@ pub struct Reading {
     pub unserved_services: Vec<String>,
     /// Whether it has path rules that were not checked.
     pub has_unknown_rules: bool,
+    /// Whether the instances of `service` were not read.
+    pub has_unknown_service: bool,
     /// The host whose instances these are, if a rule for `/` leads there.
     pub service: Option<String>,
     /// Rules for paths that lead to other hosts or redirect, if none of them is for `/`.
@@ -241,6 +243,13 @@ impl Reading {
             }
             Mode::Serving => {}
         }
+        if let Some(service) = self.service.as_ref().filter(|_| self.has_unknown_service) {
+            let text = format!(
+                "Requests are routed to {service}. Whether it has an instance was not checked: a list reads a limited number of \
+                 services. The host's own page shows it."
+            );
+            return (Condition::Unknown, "not known".to_owned(), text);
+        }
         // A rule for `/` leads to the instances of another host.
         let of = self.service.as_ref().map(|service| format!(" of {service}")).unwrap_or_default();
         // A host that has had instances, or has some that receive nothing, is not meant to do without.
@@ -315,7 +324,8 @@ impl Reading {
         }
         if self.has_unknown_rules {
             let text = format!(
-                "{routed} It has too many path rules for a list to check where they go; its own page does."
+                "{routed} Where its path rules lead was not checked: a list reads a limited number of services. The host's own page \
+                 shows it."
             );
             return (Condition::Unknown, "not known".to_owned(), text);
         }
@@ -479,6 +489,10 @@ mod tests {
         assert_eq!(shown(&unchecked).0, Condition::Unknown);
         let unchecked = Reading { path_rules: 20, instances: 0, ..unchecked };
         assert_eq!(shown(&unchecked).0, Condition::Unknown, "not `paths_only`, which is no problem");
+        let service = Some("s.test".to_owned());
+        let unread = Reading { has_unknown_service: true, service, instances: 0, path_rules: 0, ..unchecked };
+        assert_eq!(shown(&unread).0, Condition::Unknown, "not `no_instance`, which is a problem");
+        assert!(shown(&unread).1.starts_with("Requests are routed to s.test. "));
         let mode = Mode::Redirect { to: "https://c.test".to_owned() };
         assert!(services(&named(&Reading { mode, ..unserved })).is_none());
         assert!(services(&named(&serving(1))).is_none());

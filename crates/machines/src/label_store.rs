@@ -9,6 +9,7 @@ use std::{collections::HashSet, sync::Arc, time::Duration};
 use parking_lot::Mutex;
 use rand::RngExt as _;
 use signalbox_bus::Refusal;
+use signalbox_store::Pace;
 use tokio::time::{Instant, sleep};
 
 use crate::{
@@ -32,6 +33,8 @@ use crate::{
 
 /// How often a change may lose its compare-and-set. In each of those rounds another change was written.
 const MAX_ROUNDS: usize = 200;
+/// Records that are read together, if they are small.
+const MAX_TOGETHER: usize = 500;
 /// Rounds after which a lost compare-and-set is repeated after a random pause.
 const ROUNDS_WITHOUT_JITTER: usize = 2;
 /// Maximum of that pause, ms.
@@ -343,20 +346,37 @@ impl LabelStore {
 
     /// The records of labels, ordered by name, without deleted and unreadable ones.
     pub async fn records(&self, machine: &str, names: Vec<String>) -> Result<Vec<(String, Record)>, Error> {
+        Ok(self.records_and_bytes(machine, names).await?.0)
+    }
+
+    /// The same, and how many bytes were read: in parts of about a megabyte, because metadata can be large.
+    pub(crate) async fn records_and_bytes(
+        &self,
+        machine: &str,
+        names: Vec<String>,
+    ) -> Result<(Vec<(String, Record)>, usize), Error> {
         let mut by_shard = vec![Vec::new(); self.records.shards().count()];
         for name in names {
             by_shard[self.records.shards().of(machine, &name)].push(name);
         }
-        let mut found = Vec::new();
-        for (shard, names) in by_shard.into_iter().enumerate() {
-            let records = self.records.many(shard, machine, &names).await?;
-            let read = |bytes: Option<Vec<u8>>| bytes.and_then(|bytes| Record::read(&bytes).ok());
-            let pairs = names.into_iter().zip(records.into_iter().map(read));
-            found.extend(pairs.filter_map(|(name, record)| Some((name, record?))));
+        let (mut found, mut bytes) = (Vec::new(), 0);
+        for (shard, mut names) in by_shard.into_iter().enumerate() {
+            let mut pace = Pace::new(MAX_TOGETHER);
+            while !names.is_empty() {
+                let rest = names.split_off(names.len().min(pace.count()));
+                let records = self.records.many(shard, machine, &names).await?;
+                let size = records.iter().flatten().map(Vec::len).sum();
+                pace.read(names.len(), size);
+                bytes += size;
+                let read = |bytes: Option<Vec<u8>>| bytes.and_then(|bytes| Record::read(&bytes).ok());
+                let pairs = names.into_iter().zip(records.into_iter().map(read));
+                found.extend(pairs.filter_map(|(name, record)| Some((name, record?))));
+                names = rest;
+            }
         }
         found.retain(|(_, record)| record.status != Status::Deleted);
         found.sort_by(|(a, _), (b, _)| a.cmp(b));
-        Ok(found)
+        Ok((found, bytes))
     }
 
     /// The next names after `after`, in order, of labels in any of `states`, or with `status` if that has an index.

@@ -12,6 +12,7 @@ use std::{
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use signalbox_machine::definition::Path;
+use signalbox_store::{PAGE_BYTES, Pace};
 
 use crate::{
     Error,
@@ -28,6 +29,8 @@ use crate::{
 const PAGE: usize = 500;
 /// Labels that are examined for one page of results.
 const MAX_CHECKED: usize = 10_000;
+/// Bytes of labels that are examined for one page of results.
+const MAX_CHECKED_BYTES: usize = 4 * PAGE_BYTES;
 /// Labels that are examined to count or to sort.
 const MAX_SCANNED: usize = 100_000;
 /// Labels that can be sorted by age.
@@ -141,15 +144,18 @@ impl Search {
         let now_ms = self.clock.now_ms().await?;
         let indexes = source.indexes();
         let (mut found, mut cursor) = (Found::default(), after.map(str::to_owned));
-        while found.checked < MAX_CHECKED as u64 {
+        let (mut bytes, mut pace) = (0, Pace::new(PAGE));
+        while found.checked < MAX_CHECKED as u64 && bytes < MAX_CHECKED_BYTES {
             // One more than the page shows whether there is a next one.
-            let size = (limit + 1).clamp(100, PAGE);
+            let size = (limit + 1).clamp(100, PAGE).min(pace.count());
             let names = self.records.names_in_any(machine, &indexes, cursor.as_deref(), size).await?;
             let Some(last) = names.last().cloned() else { return Ok(found) };
             let is_last = names.len() < size;
             let read = names.len() as u64;
-            for (place, (name, record)) in self.labels.records(machine, names).await?.into_iter().enumerate()
-            {
+            let (records, size) = self.labels.records_and_bytes(machine, names).await?;
+            pace.read(records.len().max(1), size);
+            bytes += size;
+            for (place, (name, record)) in records.into_iter().enumerate() {
                 if !filter.matches(&record, &values, now_ms) {
                     continue;
                 }

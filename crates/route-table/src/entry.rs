@@ -18,6 +18,12 @@ impl TableHost {
     pub fn exists(&self) -> bool {
         !self.addresses.is_empty() || self.log_key.is_some() || self.policy.is_some()
     }
+
+    /// About how many bytes it has.
+    pub fn bytes(&self) -> usize {
+        let lists = self.addresses.iter().chain(&self.instance_ids);
+        lists.chain(&self.log_key).chain(&self.policy).map(String::len).sum()
+    }
 }
 
 /// The instance behind an address.

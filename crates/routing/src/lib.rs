@@ -83,5 +83,7 @@ pub use reconciler::Reconciler;
 pub use registry::{AlteredPolicy, Limits, NotPromoted, PromotionTimes, Registry, ResourceChange};
 pub use routers::{Convergence, KNOWN_MS, LIVE_MS, Routers, has_acknowledged, liveness};
 pub use state::{HostTable, ejected, host_state};
-pub use store::{Certificate, InstanceState, Live, RouterReport, Store, Stored, TableState, Wanted};
+pub use store::{
+    Certificate, InstanceState, Live, RouterReport, Store, Stored, TableState, Wanted, host_pace,
+};
 pub use sweeper::Sweeper;

@@ -9,17 +9,17 @@ use serde_json::Value;
 use signalbox_api::routes::HostState;
 use signalbox_diagnosis::hosts::{Minute, Mode, Reading, Since, State};
 use signalbox_route_table::{TableHost, candidates};
-use signalbox_store::traffic::Sums;
+use signalbox_store::{PAGE_BYTES, traffic::Sums};
 use tokio::time::timeout;
 
-use super::{Error, LIVE_MS, RouterReport, Store};
+use super::{Error, LIVE_MS, RouterReport, Store, host_pace};
 
 /// For how long requests to a paused host wait if its policy does not say it, as in the edge.
 const DEFAULT_PAUSE_MS: u64 = 30_000;
 /// Hosts to which rules for paths lead that are read for each host of a list. If it has more, a list does not show its state.
 const MAX_SERVICES: usize = 16;
-/// Names of hosts that are read together: other readers get their turn in between.
-const NAMES: usize = 256;
+/// Hosts to which rules lead that are read for all hosts of a list together.
+const MAX_PAGE_SERVICES: usize = 256;
 /// How long the stats Redis is waited for.
 const PATIENCE: Duration = Duration::from_millis(500);
 
@@ -44,15 +44,21 @@ pub struct HostTable {
     pub path_rules: usize,
     /// Hosts to which rules for other paths than `/` lead. After [`Self::resolve`] only those without an active instance.
     pub services: BTreeSet<String>,
-    /// Whether it has so many rules that a list does not evaluate them.
+    /// Whether a list did not evaluate all of its rules.
     pub has_unknown_rules: bool,
+    /// Whether a list did not read the instances of `service`.
+    pub has_unknown_service: bool,
 }
 
 impl HostTable {
     /// Reads a record. Parts of a policy that cannot be read are ignored, as in the edge.
     pub fn new(record: &TableHost) -> Self {
         let policy = record.policy.as_deref().and_then(|text| serde_json::from_str(text).ok());
-        let policy: Value = policy.unwrap_or_default();
+        Self::with_policy(record, &policy.unwrap_or_default())
+    }
+
+    /// The same, with its policy as JSON.
+    pub fn with_policy(record: &TableHost, policy: &Value) -> Self {
         let lists = |field: &str, address: &str| {
             policy[field].as_array().is_some_and(|list| list.iter().any(|one| one == address))
         };
@@ -63,7 +69,7 @@ impl HostTable {
         let keys = keys.filter_map(Value::as_str).map(ToOwned::to_owned);
         let rules = policy["paths"].as_array().map(Vec::as_slice).unwrap_or_default();
         let root = rules.iter().find(|rule| rule["path"] == "/" && rule["match"] != "exact");
-        let mode = match (mode(&policy), root.and_then(|rule| rule["redirect"]["to"].as_str())) {
+        let mode = match (mode(policy), root.and_then(|rule| rule["redirect"]["to"].as_str())) {
             (Mode::Serving, Some(to)) => Mode::Redirect { to: to.to_owned() },
             (mode, _) => mode,
         };
@@ -78,9 +84,10 @@ impl HostTable {
                 .map(ToOwned::to_owned)
                 .collect(),
             has_unknown_rules: false,
+            has_unknown_service: false,
             versions: keys.chain(record.log_key.clone()).collect(),
             idle: record.addresses.len() - addresses.len(),
-            unserved_shares: unserved_shares(&policy, &addresses, record.log_key.as_deref()),
+            unserved_shares: unserved_shares(policy, &addresses, record.log_key.as_deref()),
             addresses,
             unhealthy,
         }
@@ -96,10 +103,31 @@ impl HostTable {
     pub fn resolve<'a>(&mut self, table_of: impl Fn(&str) -> Option<&'a Self>) {
         let found = |service: &str| candidates(service).iter().find_map(|name| table_of(name));
         self.services.retain(|service| found(service).is_none_or(|host| host.addresses.is_empty()));
-        let Some(service) = &self.service else { return };
+        let Some(service) = self.service.as_ref().filter(|_| !self.has_unknown_service) else { return };
         let Self { addresses, idle, unhealthy, versions, unserved_shares, .. } =
             found(service).cloned().unwrap_or_default();
         *self = Self { addresses, idle, unhealthy, versions, unserved_shares, ..std::mem::take(self) };
+    }
+
+    /// Leaves out rules whose services are not all known. Without the service of its rule for `/`, nothing is known about the
+    /// instances that get its requests.
+    fn keep_known(&mut self, is_known: impl Fn(&str) -> bool) {
+        if !self.services.iter().all(|service| is_known(service)) {
+            (self.services, self.has_unknown_rules) = (BTreeSet::new(), true);
+        }
+        if self.service.as_ref().is_some_and(|service| !is_known(service)) {
+            let Self { mode, service, path_rules, services, .. } = std::mem::take(self);
+            let (has_unknown_rules, has_unknown_service) = (true, true);
+            *self = Self {
+                mode,
+                service,
+                path_rules,
+                services,
+                has_unknown_rules,
+                has_unknown_service,
+                ..Self::default()
+            };
+        }
     }
 
     /// Everything that is known about the host, with the addresses that routers have ejected and the last minute; `None` for what
@@ -118,6 +146,7 @@ impl HostTable {
             unserved_shares: self.unserved_shares.clone(),
             unserved_services: self.services.iter().cloned().collect(),
             has_unknown_rules: self.has_unknown_rules,
+            has_unknown_service: self.has_unknown_service,
             path_rules: if self.service.is_some() { 0 } else { self.path_rules as u64 },
             service: self.service.clone(),
             versions: self.versions.iter().cloned().collect(),
@@ -177,17 +206,17 @@ pub fn host_state(state: State) -> HostState {
 }
 
 impl Store {
-    /// The states of hosts by their records. If the stats Redis does not answer in time, ejections and requests are not known.
-    /// Neither are the requests of a version type that `may_see` excludes.
+    /// The states of hosts by what the table has of them. For several hosts, a limited number of services is read: if a host needs
+    /// more, its state is not known. If the stats Redis does not answer in time, ejections and requests are not known. Neither are
+    /// the requests of a version type that `may_see` excludes.
     ///
     /// # Errors
     /// If the routes primary does not respond.
     pub async fn host_states(
         &self,
-        records: &[TableHost],
+        mut tables: Vec<HostTable>,
         may_see: impl Fn(&str) -> bool,
     ) -> Result<Vec<State>, Error> {
-        let mut tables: Vec<HostTable> = records.iter().map(HostTable::new).collect();
         self.resolve(&mut tables).await?;
         let versions: HashSet<&str> =
             tables.iter().flat_map(|table| &table.versions).map(String::as_str).collect();
@@ -207,31 +236,74 @@ impl Store {
         Ok(tables.iter().map(state).collect())
     }
 
-    /// Reads the hosts to which rules lead.
+    /// Reads the hosts to which rules lead: of one host all of them, of several as many as a page may cost.
     async fn resolve(&self, tables: &mut [HostTable]) -> Result<(), Error> {
         let is_list = tables.len() > 1;
-        for table in tables.iter_mut().filter(|table| is_list && table.services.len() > MAX_SERVICES) {
-            (table.services, table.has_unknown_rules) = (BTreeSet::new(), true);
+        let services = match is_list {
+            true => affordable(tables),
+            false => tables.iter().flat_map(HostTable::all_services).map(ToOwned::to_owned).collect(),
+        };
+        let mut seen = HashSet::new();
+        let names: Vec<String> = services
+            .iter()
+            .flat_map(|service| candidates(service))
+            .filter(|name| seen.insert(name.clone()))
+            .collect();
+        let mut bytes = if is_list { PAGE_BYTES } else { usize::MAX };
+        let mut found: HashMap<&str, HostTable> = HashMap::new();
+        let (mut read, mut pace) = (0, host_pace());
+        while read < names.len() && bytes > 0 {
+            let records = self.table_hosts_part(&names[read..], &mut pace).await?;
+            for (name, record) in names[read..].iter().zip(&records).filter(|(_, record)| record.exists()) {
+                bytes = bytes.saturating_sub(record.bytes());
+                // Rules of a service do not apply.
+                found.insert(name, HostTable { services: BTreeSet::new(), ..HostTable::new(record) });
+            }
+            read += records.len();
         }
-        let services: BTreeSet<String> =
-            tables.iter().flat_map(HostTable::all_services).flat_map(candidates).collect();
-        if services.is_empty() {
-            return Ok(());
+        let read: HashSet<&str> = names[..read].iter().map(String::as_str).collect();
+        let is_read = |service: &&str| candidates(service).iter().all(|name| read.contains(&**name));
+        let known: HashSet<&str> = services.iter().map(String::as_str).filter(is_read).collect();
+        for table in tables {
+            table.keep_known(|service| known.contains(service));
+            table.resolve(|name| found.get(name));
         }
-        let names: Vec<String> = services.into_iter().collect();
-        let mut found: HashMap<String, HostTable> = HashMap::new();
-        for part in names.chunks(NAMES) {
-            let records = self.table_hosts(part).await?;
-            let existing = part.iter().zip(&records).filter(|(_, record)| record.exists());
-            found.extend(existing.map(|(name, record)| (name.clone(), HostTable::new(record))));
-        }
-        tables.iter_mut().for_each(|table| table.resolve(|name| found.get(name)));
         Ok(())
     }
 }
 
+/// The services that are read for a list of hosts: for those with the fewest services first, so that a host with many makes no
+/// other one unknown. Hosts with too many lose them.
+fn affordable(tables: &mut [HostTable]) -> Vec<String> {
+    for table in tables.iter_mut().filter(|table| table.services.len() > MAX_SERVICES) {
+        (table.services, table.has_unknown_rules) = (BTreeSet::new(), true);
+    }
+    // What an operator has decided is the state, wherever rules lead.
+    let mut order: Vec<&mut HostTable> =
+        tables.iter_mut().filter(|table| table.mode == Mode::Serving).collect();
+    order.sort_by_key(|table| table.all_services().count());
+    let (mut chosen, mut services) = (HashSet::new(), Vec::new());
+    for table in order {
+        let costs = |chosen: &HashSet<String>, table: &HostTable| {
+            table.all_services().filter(|service| !chosen.contains(*service)).count()
+        };
+        if chosen.len() + costs(&chosen, table) > MAX_PAGE_SERVICES {
+            // The service of its rule for `/` may still be affordable.
+            (table.services, table.has_unknown_rules) = (BTreeSet::new(), true);
+        }
+        if chosen.len() + costs(&chosen, table) <= MAX_PAGE_SERVICES {
+            for service in table.all_services().filter(|service| chosen.insert((*service).to_owned())) {
+                services.push(service.to_owned());
+            }
+        }
+    }
+    services
+}
+
 #[cfg(test)]
 mod tests {
+    use signalbox_diagnosis::hosts::Condition;
+
     use super::*;
 
     fn table(policy: &str) -> HostTable {
@@ -286,6 +358,57 @@ mod tests {
             r#"{"path":"/a","access":{"allow":["10.0.0.0/8"]}},{"path":"/b","redirect":{"to":"https://b.test"}}"#,
         );
         assert_eq!(own.path_rules, 1, "a rule of access needs an instance");
+    }
+
+    /// A host with rules that lead to these services.
+    fn leading(services: impl IntoIterator<Item = String>) -> HostTable {
+        HostTable { services: services.into_iter().collect(), ..table("{}") }
+    }
+
+    #[test]
+    fn a_list_reads_a_limited_number_of_services_for_hosts_with_few_first() {
+        let own = |host: usize, count: usize| {
+            leading((0..count).map(move |service| format!("s{service}.h{host}.test")))
+        };
+        // 40 hosts with 16 services before 100 with one.
+        let mut tables: Vec<HostTable> = (0..40).map(|host| own(host, 16)).collect();
+        tables.extend((40..140).map(|host| own(host, 1)));
+        tables.push(own(140, 17));
+        let shared = || (0..16).map(|service| format!("s{service}.h0.test"));
+        tables.push(leading(shared()));
+        let read = affordable(&mut tables);
+        assert_eq!(read.len(), 100 + 9 * 16, "no host is evaluated in part");
+        assert_eq!(read.iter().collect::<HashSet<_>>().len(), read.len(), "each is read once");
+        assert!(tables[40..140].iter().all(|table| !table.has_unknown_rules && table.services.len() == 1));
+        let whole = tables[..40].iter().filter(|table| !table.has_unknown_rules).count();
+        assert_eq!(whole, 9);
+        assert!(tables[140].has_unknown_rules && tables[140].services.is_empty());
+        assert!(!tables[141].has_unknown_rules, "what another host needs is read for all");
+    }
+
+    #[test]
+    fn a_host_whose_service_a_list_did_not_read_has_no_known_instances() {
+        let to = |host: usize| {
+            table(&format!(
+                r#"{{"paths":[{{"path":"/","service":"s{host}.test"}},{{"path":"/x","service":"x{host}.test"}}]}}"#
+            ))
+        };
+        let mut tables: Vec<HostTable> = (0..200).map(to).collect();
+        let read = affordable(&mut tables);
+        assert_eq!(read.len(), MAX_PAGE_SERVICES);
+        for table in &mut tables {
+            table.keep_known(|service| read.iter().any(|one| one == service));
+            table.resolve(|_| None);
+        }
+        let of = |condition| {
+            let state = |table: &HostTable| table.reading(None, None).state(0).condition;
+            tables.iter().filter(|table| state(table) == condition).count()
+        };
+        // 128 services without an instance are read with all rules of their hosts.
+        assert_eq!((of(Condition::NoInstance), of(Condition::Unknown)), (128, 72));
+        let paused = |text: &str| table(&format!(r#"{{"pause":{{}},"paths":[{text}]}}"#));
+        let mut planned = vec![paused(r#"{"path":"/","service":"b.test"}"#), table("{}")];
+        assert!(affordable(&mut planned).is_empty(), "an operator has decided what its requests get");
     }
 
     #[test]

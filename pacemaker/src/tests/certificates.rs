@@ -148,3 +148,42 @@ async fn keys_are_rotated_by_a_restart_and_needed_to_put() {
     assert_eq!(api.get("/certificates/a.example").await.status, 200);
     assert_eq!(api.delete("/certificates/a.example").await.status, 204);
 }
+
+#[tokio::test]
+async fn a_page_of_certificates_with_long_chains_ends_early_and_reads_only_what_is_listed() {
+    let api = Api::start().await;
+    let certificate = issue(&["*.shop.example"]);
+    let names: Vec<String> = (0..90).map(|number| format!("n{number:02}.shop.example")).collect();
+    for name in &names {
+        assert_eq!(api.put(&format!("/certificates/{name}"), &certificate).await.status, 201);
+    }
+    api.put("/certificates/other.test", &issue(&["other.test"])).await;
+    // As long as the longest chain.
+    let redis = api.servers.fabric();
+    let comment = format!("\"chain\":\"{}\\n", "x".repeat(63 << 10));
+    for name in &names {
+        let command = redis.command("HGET").arg("routes:certificates").arg(name);
+        let stored: String = command.query().await.unwrap();
+        let long = stored.replacen("\"chain\":\"", &comment, 1);
+        assert!(long.len() > stored.len(), "{stored}");
+        redis.command("HSET").arg("routes:certificates").arg(name).arg(long).run().await.unwrap();
+    }
+    let list = async |query: &str| {
+        let page = api.get(&format!("/certificates?limit=1000{query}")).await.json();
+        let found = page["certificates"].as_array().unwrap_or_else(|| panic!("{page}"));
+        let found: Vec<String> =
+            found.iter().map(|one| one["server_name"].as_str().unwrap().to_owned()).collect();
+        (found, page["next"].as_str().map(str::to_owned))
+    };
+    let (first, next) = list("").await;
+    assert!((60..=70).contains(&first.len()), "{first:?}");
+    let (rest, end) = list(&format!("&cursor={}", next.unwrap())).await;
+    assert_eq!(end, None);
+    let mut all = names.clone();
+    all.push("other.test".to_owned());
+    assert_eq!([first, rest].concat(), all);
+    // A certificate that cannot be read concerns only the lists that it is on.
+    let broken = redis.command("HSET").arg("routes:certificates").arg(&names[0]);
+    broken.arg(r#"{"revision":1,"ends":1,"certificate":{}}"#).run().await.unwrap();
+    assert_eq!(list("&search=other").await, (vec!["other.test".to_owned()], None));
+}

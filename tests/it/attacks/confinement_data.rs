@@ -447,6 +447,14 @@ async fn a_token_registers_instances_only_under_its_version_types() {
             assert_eq!(state["condition"], condition, "{target}: {state}");
         }
     }
+    // Nor on pages.
+    let viewer = confined(&system, "viewer-a", &["routes", "read"], &lists).await;
+    let page = async |target: &str| ask(&system, &viewer, "GET", target, None).await;
+    let unknown = "Whether they fail is not known";
+    for (host, is_unknown) in [("x.a.test", false), ("y.a.test", true)] {
+        let shown = page(&format!("/dashboard/host?name={host}")).await;
+        assert_eq!((shown.status, shown.text().contains(unknown)), (200, is_unknown), "{host}");
+    }
     let mut many = instance("bank-7");
     many["id"] = json!("i-2");
     let answer = ask(&system, &token, "PUT", "/instances", Some(&json!([many]))).await.json();

@@ -4,6 +4,7 @@ use axum::{Json as Answer, extract::State};
 use serde::Deserialize;
 use signalbox_access::{Cursor, Direction, Scope};
 use signalbox_api::audit::{Kind, Page, Record};
+use signalbox_store::PAGE_BYTES;
 use utoipa_axum::{router::OpenApiRouter, routes};
 
 use crate::http::{
@@ -15,11 +16,13 @@ use crate::http::{
 /// Records of a page, unless the request has a limit.
 const PAGE: usize = 100;
 const MAX_PAGE: usize = 1_000;
-/// Records that are read at a time, each of up to 33 KB, and how often one request reads while few match.
-const CHUNK: usize = 100;
-const MAX_CHUNKS: usize = 100;
-/// How often the newest changes are looked for.
-const MAX_RECENT_CHUNKS: usize = 5;
+/// Records that are read at a time from each part of the log: they have up to 33 KB, so a call of the fabric returns less than a megabyte.
+const CHUNK: usize = 25;
+/// How often one request reads while few records match, and how many bytes.
+const MAX_CHUNKS: usize = 400;
+const MAX_EXAMINED_BYTES: usize = 4 * PAGE_BYTES;
+/// How often the newest changes are searched for.
+const MAX_RECENT_CHUNKS: usize = 20;
 
 /// Read the audit log.
 #[derive(Debug)]
@@ -48,7 +51,7 @@ pub(crate) struct Asked {
     before: Option<String>,
     /// The `newest` of a part: records after that, oldest first.
     after: Option<String>,
-    /// The maximum number of records, 1 to 1,000; 100 if absent.
+    /// The maximum number of records, 1 to 1,000; 100 if absent. A page of large records may have fewer and still a `next`.
     limit: Option<usize>,
 }
 
@@ -65,7 +68,8 @@ impl Asked {
 
 /// Read the audit log
 ///
-/// Changes with their callers, log-ins, and rejected calls. A page can be empty although older pages have records that match.
+/// Changes with their callers, log-ins, and rejected calls. A page can be empty although older pages have records that match. A page
+/// ends before its limit when it has about 4 MiB; continue with `next`, or after a request with `after`, with `newest`.
 #[utoipa::path(get, path = "/audit", params(Asked), responses((status = 200, body = Page),
     (status = "default", description = "422 invalid_cursor, out_of_range")))]
 async fn list(
@@ -95,13 +99,14 @@ pub async fn route_changes(app: &App, limit: usize) -> Result<Vec<Record>, Probl
         record.kind == Kind::Change
             && (record.route.starts_with("/instances") || record.route.starts_with("/hosts"))
     };
-    let (mut found, mut cursor) = (Vec::new(), None);
+    let (mut found, mut cursor, mut bytes) = (Vec::new(), None, PAGE_BYTES);
     for _ in 0..MAX_RECENT_CHUNKS {
         let part = app.audit.log().page(Direction::Older, cursor, CHUNK).await?;
         cursor = part.records.last().map(|(cursor, _)| *cursor);
         let records = part.records.iter().filter_map(|(_, text)| serde_json::from_str::<Record>(text).ok());
         found.extend(records.filter(is_change).take(limit - found.len()));
-        if found.len() == limit || !part.more {
+        bytes = bytes.saturating_sub(part.records.iter().map(|(_, text)| text.len()).sum());
+        if found.len() == limit || !part.more || bytes == 0 {
             break;
         }
     }
@@ -130,8 +135,9 @@ async fn read(app: &App, asked: &Asked) -> Result<Page, Problem> {
     let mut records = Vec::new();
     let mut newest = None;
     let mut more = true;
+    let (mut bytes, mut examined_bytes) = (PAGE_BYTES, MAX_EXAMINED_BYTES);
     for _ in 0..MAX_CHUNKS {
-        if !more || records.len() >= limit {
+        if !more || records.len() >= limit || bytes == 0 || examined_bytes == 0 {
             break;
         }
         let part = app.audit.log().page(direction, cursor, CHUNK).await?;
@@ -139,13 +145,17 @@ async fn read(app: &App, asked: &Asked) -> Result<Page, Problem> {
         more = part.more;
         for (place, (after, text)) in part.records.iter().enumerate() {
             cursor = Some(*after);
+            examined_bytes = examined_bytes.saturating_sub(text.len());
             // A record of another version that cannot be read must not hide the others.
             match serde_json::from_str(text) {
-                Ok(record) if asked.wants(&record) => records.push(record),
+                Ok(record) if asked.wants(&record) => {
+                    bytes = bytes.saturating_sub(text.len());
+                    records.push(record);
+                }
                 Ok(_) => {}
                 Err(error) => tracing::warn!(%error, "a record of the audit log cannot be read"),
             }
-            if records.len() >= limit {
+            if records.len() >= limit || bytes == 0 {
                 more |= place + 1 < part.records.len();
                 break;
             }

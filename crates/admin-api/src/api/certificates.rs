@@ -21,8 +21,9 @@ use crate::{
     },
 };
 use signalbox_api::certificates::{Certificate, CertificateList, ChangedCertificate, NewCertificate};
-use signalbox_certificates::{Certificates, Error, Facts, Found, Put};
+use signalbox_certificates::{Certificates, Error, Facts, Found, PageLimits, Put};
 use signalbox_route_table::{Hostname, page};
+use signalbox_store::PAGE_BYTES;
 
 /// Maximum number of certificates that one request examines for a confined token.
 const MAX_EXAMINED: usize = 10_000;
@@ -112,7 +113,8 @@ async fn get(
 
 /// List the certificates
 ///
-/// In the order of their names. A page of a search may be short and still have a `next`: then more names have to be examined.
+/// In the order of their names. A page of a search may be short and still have a `next`: then more names have to be examined. A page
+/// also ends early when its chains have about 4 MiB.
 #[utoipa::path(get, path = "/certificates", params(PageQuery), responses((status = 200, body = CertificateList)))]
 async fn list(
     caller: Confined<ReadRoutes, Hosts>,
@@ -120,30 +122,16 @@ async fn list(
     Query(query): Query<PageQuery>,
 ) -> Result<Answer<CertificateList>, Problem> {
     let limit = page::limit(query.limit)?;
-    let mut after = app.cursors.read(&caller, LIST, query.cursor.as_deref()).await?;
+    let after = app.cursors.read(&caller, LIST, query.cursor.as_deref()).await?;
     let wanted = query.search.as_deref().unwrap_or_default().to_lowercase();
-    let mut found: Vec<(String, Found)> = Vec::new();
-    let mut examined = 0;
-    let mut more = true;
-    while found.len() <= limit && examined < MAX_EXAMINED && more {
-        let chunk = app.certificates.after(after.as_deref(), limit + 1).await?;
-        more = chunk.len() > limit;
-        examined += chunk.len();
-        after = chunk.last().map(|(name, _)| name.clone()).or(after);
-        let visible = |name: &str| {
-            contains(&wanted, [name]) && Hostname::parse(name).is_ok_and(|name| caller.may_touch(&name))
-        };
-        found.extend(chunk.into_iter().filter(|(name, _)| visible(name)));
-    }
-    let next = if found.len() > limit {
-        found.truncate(limit);
-        found.last().map(|(name, _)| name.clone())
-    } else {
-        after.filter(|_| more)
+    let visible = |name: &str| {
+        contains(&wanted, [name]) && Hostname::parse(name).is_ok_and(|name| caller.may_touch(&name))
     };
-    let next = app.cursors.write(&caller, LIST, next).await?;
-    let certificates =
-        found.into_iter().map(|(name, found)| view(&app.certificates, name, found.facts, None)).collect();
+    let limits = PageLimits { items: limit, bytes: PAGE_BYTES, examined: MAX_EXAMINED };
+    let page = app.certificates.page(after, limits, visible).await?;
+    let next = app.cursors.write(&caller, LIST, page.next).await?;
+    let view = |(name, found): (String, Found)| view(&app.certificates, name, found.facts, None);
+    let certificates = page.found.into_iter().map(view).collect();
     Ok(Answer(CertificateList { certificates, next }))
 }
 

@@ -8,6 +8,7 @@ use std::cmp::Ordering;
 use axum::http::{HeaderName, HeaderValue, header};
 use serde::{Deserialize, Serialize};
 use signalbox_route_table::page;
+use signalbox_store::PAGE_BYTES;
 
 use super::Problem;
 
@@ -23,7 +24,7 @@ pub struct ListQuery {
     pub search: Option<String>,
     /// The field to sort by. With `-` before it, the largest value is first.
     pub sort: Option<String>,
-    /// Items of a page, 1 to 1000.
+    /// Items of a page, 1 to 1000. A page of large items may have fewer and still a `next`.
     pub limit: Option<usize>,
     /// The `next` of the previous page.
     pub cursor: Option<String>,
@@ -150,6 +151,16 @@ impl<T> Listing<'_, T> {
         Ok(Page { items, total, before, next, previous })
     }
 
+    /// The cursor behind an item of a page, for an answer that ends there.
+    ///
+    /// # Errors
+    /// 422 `invalid_sort`.
+    pub fn behind(&self, item: &T, query: &ListQuery) -> Result<Option<String>, Problem> {
+        let sort = query.sort.as_deref().unwrap_or_default();
+        let (_, field) = self.field(sort)?;
+        Ok(cursor(sort, &field(item), (self.name)(item)))
+    }
+
     /// The field to sort by, and whether the largest value is first.
     fn field(&self, sort: &str) -> Result<(bool, KeyOf<T>), Problem> {
         let (descending, name) = match sort.strip_prefix('-') {
@@ -181,6 +192,20 @@ fn cursor(sort: &str, value: &SortKey, name: &str) -> Option<String> {
 fn position(cursor: &str) -> Result<Position, Problem> {
     let text = page::decode(cursor)?;
     serde_json::from_str(&text).map_err(|_| invalid_cursor("pass the `next` of an earlier answer as it is"))
+}
+
+/// Shortens `items` to the first `limit`, or fewer if they have more than about [`PAGE_BYTES`]. Returns whether it removed any.
+pub fn shorten<T>(items: &mut Vec<T>, limit: usize, bytes_of: impl Fn(&T) -> usize) -> bool {
+    let mut left = PAGE_BYTES;
+    let fits = |item: &&T| {
+        let fits = left > 0;
+        left = left.saturating_sub(bytes_of(item));
+        fits
+    };
+    let count = items.iter().take(limit).take_while(fits).count();
+    let is_shorter = count < items.len();
+    items.truncate(count);
+    is_shorter
 }
 
 impl<T> Page<T> {
@@ -245,6 +270,25 @@ mod tests {
         all.remove(1);
         let second = LISTING.page(all, &query("-depth", 2, first.next)).unwrap();
         assert_eq!(second.items.iter().map(|item| &*item.0).collect::<Vec<_>>(), ["q003", "q002"]);
+    }
+
+    #[test]
+    fn a_page_ends_at_its_limit_or_at_about_four_megabytes() {
+        let cut = |count: usize, limit: usize, bytes: usize| {
+            let mut items = vec![(); count];
+            let is_shorter = shorten(&mut items, limit, |()| bytes);
+            (items.len(), is_shorter)
+        };
+        assert_eq!(cut(10, 10, 100), (10, false));
+        assert_eq!(cut(11, 10, 100), (10, true));
+        assert_eq!(cut(100, 1000, 64 << 10), (64, true));
+        assert_eq!(cut(64, 1000, 64 << 10), (64, false));
+        assert_eq!(cut(3, 1000, 8 << 20), (1, true), "a page has one item at least");
+        let all = items(&[3, 1, 2]);
+        let whole = LISTING.page(all.clone(), &query("-depth", 3, None)).unwrap();
+        let next = LISTING.behind(&whole.items[0], &query("-depth", 3, None)).unwrap();
+        let rest = LISTING.page(all, &query("-depth", 3, next)).unwrap();
+        assert_eq!(rest.items, whole.items[1..], "an answer that ended early is continued");
     }
 
     #[test]

@@ -69,7 +69,7 @@ pub struct HostState {
 pub struct HostList {
     /// The hosts.
     pub hosts: Vec<Host>,
-    /// The cursor of the next page; absent on the last one.
+    /// The cursor of the next page; absent on the last one. A page that has about 4 MiB ends before its limit.
     pub next: Option<String>,
     /// How many items match the search, on all pages together; absent if they were not counted.
     pub total: Option<u64>,

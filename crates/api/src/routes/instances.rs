@@ -291,7 +291,7 @@ pub struct Instance {
 pub struct InstanceList {
     /// The instances.
     pub instances: Vec<Instance>,
-    /// The cursor of the next page; absent on the last one.
+    /// The cursor of the next page; absent on the last one. A page that has about 4 MiB ends before its limit.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub next: Option<String>,
 }

@@ -15,7 +15,7 @@ use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use tokio::{sync::Notify, time::Instant};
 
-use super::{Error, Store, Stored, host_state};
+use super::{Error, HostTable, Store, Stored, host_state};
 use crate::metrics::Metrics;
 use signalbox_access::Caller;
 use signalbox_route_table::{
@@ -129,7 +129,7 @@ impl Registry {
         let state = match matched {
             Some(record) => {
                 let may_see = |id: &str| caller.may_count_as(id);
-                self.store.host_states(std::slice::from_ref(record), may_see).await?.pop()
+                self.store.host_states(vec![HostTable::new(record)], may_see).await?.pop()
             }
             None => None,
         };

@@ -107,6 +107,14 @@ impl Store {
         self.wanted(&names.iter().map(String::as_str).collect::<Vec<_>>()).await
     }
 
+    /// The desired certificates of the first of `names`: as many as have about a megabyte, and one at least.
+    pub async fn certificates_part(
+        &self,
+        names: &[String],
+    ) -> Result<Vec<Option<Wanted<Certificate>>>, Error> {
+        self.wanted_part(names).await
+    }
+
     /// Up to `limit` server names with a certificate after `after`, in order.
     pub async fn certificates_after(&self, after: Option<&str>, limit: usize) -> Result<Vec<String>, Error> {
         self.index_after(&fabric::routes_certificates_index(), after, limit).await

@@ -2,7 +2,9 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use signalbox_store::{FabricRole, FabricSpace, Key, Script, ToRedisArgs, Value, keys::fabric as key};
+use signalbox_store::{
+    FabricRole, FabricSpace, Key, Script, ToRedisArgs, Value, hash_part, keys::fabric as key,
+};
 
 use super::{Store, TableMark, reply::Reply};
 use crate::Error;
@@ -20,6 +22,9 @@ static ADOPT: Script<FabricRole> = Script::new("routing/adopt", include_str!("..
 static SET_LINEAGE: Script<FabricRole> =
     Script::new("routing/set_lineage", include_str!("../scripts/set_lineage.lua"));
 
+/// Values that are read by one command, whatever their size. More are read in parts of about a megabyte.
+const FEW: usize = 16;
+
 /// A record together with its exact text, which is what a change is compared against.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Stored {
@@ -34,6 +39,11 @@ impl Stored {
     fn parse(id: InstanceId, text: String) -> Result<Self, Error> {
         let record = serde_json::from_str(&text).map_err(Error::Record)?;
         Ok(Self { id, record, text })
+    }
+
+    /// How many bytes its record has.
+    pub fn bytes(&self) -> usize {
+        self.text.len()
     }
 }
 
@@ -379,7 +389,26 @@ impl Store {
         if names.is_empty() {
             return Ok(Vec::new());
         }
-        self.fabric.command("HMGET").key(key).arg(names).query().await.map_err(Error::Fabric)
+        if names.len() <= FEW {
+            return self.fabric.command("HMGET").key(key).arg(names).query().await.map_err(Error::Fabric);
+        }
+        let mut values = Vec::with_capacity(names.len());
+        while values.len() < names.len() {
+            values.extend(self.members_part(key, &names[values.len()..]).await?);
+        }
+        Ok(values)
+    }
+
+    /// The same of the first of `names`: as many as have about a megabyte, and one at least.
+    pub(super) async fn members_part(
+        &self,
+        key: &Key<FabricSpace>,
+        names: &[impl ToRedisArgs + Sync],
+    ) -> Result<Vec<Option<String>>, Error> {
+        let values = hash_part(&self.fabric, key, names).await.map_err(Error::Fabric)?;
+        let unreadable = |_| Error::Reply { script: "hash_part", reply: "not UTF-8".to_owned() };
+        let text = |value: Option<Vec<u8>>| value.map(String::from_utf8).transpose().map_err(unreadable);
+        values.into_iter().map(text).collect()
     }
 
     /// As [`Self::table_state`], and whether anything is outstanding.

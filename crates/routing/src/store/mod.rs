@@ -33,7 +33,7 @@ pub use resource::Wanted;
 pub(crate) use resource::{Projected, Resource, ResourceOutcome, ResourceProjected, member};
 pub use routers::RouterReport;
 pub(crate) use table::{Applied, Due, Fence, HostRemoved, Lineage, Projection};
-pub use table::{InstanceState, Live};
+pub use table::{InstanceState, Live, host_pace};
 
 use super::Error;
 use reply::Reply;

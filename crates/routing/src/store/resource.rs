@@ -152,7 +152,16 @@ impl Store {
         self.wanted_each(names).await?.into_iter().map(Option::transpose).collect()
     }
 
-    /// The same. One that cannot be read hides no other.
+    /// The desired resources of the first of `names`: as many as have about a megabyte, and one at least.
+    pub(super) async fn wanted_part<R: Resource>(
+        &self,
+        names: &[String],
+    ) -> Result<Vec<Option<Wanted<R>>>, Error> {
+        let records = self.members_part(&R::desired_key(), names).await?;
+        records.into_iter().map(|record| record.as_deref().map(R::parse).transpose()).collect()
+    }
+
+    /// As [`Self::wanted`]. One that cannot be read hides no other.
     pub(crate) async fn wanted_each<R: Resource>(
         &self,
         names: &[&str],

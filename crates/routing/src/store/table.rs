@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use signalbox_api::routes::Heartbeat;
 use signalbox_store::{
-    FromRedisValue, RoutesPrimaryRole, Script, Value, from_redis_value, keys::routes as key,
+    FromRedisValue, Pace, RoutesPrimaryRole, Script, Value, from_redis_value, keys::routes as key,
 };
 
 use super::{SHARED, Store, TableMark, desired::hostnames, reply::Reply};
@@ -23,6 +23,14 @@ static BEGIN_SEEDING: Script<RoutesPrimaryRole> =
     Script::new("routing/begin_seeding", include_str!("../scripts/begin_seeding.lua"));
 static PUBLISH_LINEAGE: Script<RoutesPrimaryRole> =
     Script::new("routing/publish_lineage", include_str!("../scripts/publish_lineage.lua"));
+
+/// Hosts that are read together: other readers get their turn in between.
+const MAX_HOSTS: usize = 100;
+
+/// How many hosts are read together.
+pub fn host_pace() -> Pace {
+    Pace::new(MAX_HOSTS)
+}
 
 /// The serial, unless another process changed the lineage first.
 fn published(reply: &Reply) -> Result<u64, Error> {
@@ -426,6 +434,16 @@ impl Store {
 
     /// The keys of host names, in the order asked for.
     pub async fn table_hosts(&self, names: &[String]) -> Result<Vec<TableHost>, Error> {
+        let (mut hosts, mut pace) = (Vec::with_capacity(names.len()), host_pace());
+        while hosts.len() < names.len() {
+            hosts.extend(self.table_hosts_part(&names[hosts.len()..], &mut pace).await?);
+        }
+        Ok(hosts)
+    }
+
+    /// The same of the first of `names`: as many as `pace` has, and one at least.
+    pub async fn table_hosts_part(&self, names: &[String], pace: &mut Pace) -> Result<Vec<TableHost>, Error> {
+        let names = &names[..names.len().min(pace.count())];
         if names.is_empty() {
             return Ok(Vec::new());
         }
@@ -439,17 +457,17 @@ impl Store {
         }
         let replies: Vec<Value> = batch.query().await.map_err(Error::table)?;
         let unreadable = |_| Error::Reply { script: "table_hosts", reply: "unreadable".to_owned() };
-        replies
-            .chunks(4)
-            .map(|keys| {
-                type Row = (Vec<String>, Vec<String>, Option<String>, Option<String>);
-                let row = from_redis_value::<Row>(Value::Array(keys.to_vec()));
-                let (mut addresses, mut instance_ids, log_key, policy) = row.map_err(unreadable)?;
-                addresses.sort_unstable();
-                instance_ids.sort_unstable();
-                Ok(TableHost { addresses, instance_ids, log_key, policy })
-            })
-            .collect()
+        let read = |keys: &[Value]| {
+            type Row = (Vec<String>, Vec<String>, Option<String>, Option<String>);
+            let row = from_redis_value::<Row>(Value::Array(keys.to_vec()));
+            let (mut addresses, mut instance_ids, log_key, policy) = row.map_err(unreadable)?;
+            addresses.sort_unstable();
+            instance_ids.sort_unstable();
+            Ok(TableHost { addresses, instance_ids, log_key, policy })
+        };
+        let hosts = replies.chunks(4).map(read).collect::<Result<Vec<_>, Error>>()?;
+        pace.read(hosts.len(), hosts.iter().map(TableHost::bytes).sum());
+        Ok(hosts)
     }
 
     /// The owners of these addresses, and each owner's version type and state.

@@ -8,12 +8,12 @@ use crate::{
     http::{Problem, list::contains},
 };
 use signalbox_api::acme::{AutomaticCertificate, AutomaticState};
-use signalbox_certificates::Facts;
+use signalbox_certificates::{Facts, PageLimits};
 use signalbox_diagnosis::thresholds::CERTIFICATE_WARNING_DAYS;
 use signalbox_route_table::Hostname;
+use signalbox_store::PAGE_BYTES;
 
-/// Certificates that are read by one call, and for one page.
-const CHUNK: usize = 200;
+/// Names that are checked for one page.
 const MAX_EXAMINED: usize = 5_000;
 /// The list to which cursors belong.
 const LIST: &str = "certificates";
@@ -39,22 +39,12 @@ pub(super) async fn content(Visit { app, caller, view, now_ms, .. }: Visit<'_>) 
     let wanted = view.search.trim().to_lowercase();
     let covered = |name: &str| Hostname::parse(name).is_ok_and(|name| caller.may_touch(&name));
     let cursor = Some(&*view.cursor).filter(|cursor| !cursor.is_empty());
-    let mut after = app.cursors.read(caller, LIST, cursor).await?;
-    let (mut found, mut examined, mut ended) = (Vec::new(), 0, false);
-    while found.len() <= ROWS && examined < MAX_EXAMINED && !ended {
-        let chunk = app.certificates.after(after.as_deref(), CHUNK).await?;
-        ended = chunk.len() < CHUNK;
-        examined += chunk.len();
-        after = chunk.last().map(|(name, _)| name.clone()).or(after);
-        found.extend(chunk.into_iter().filter(|(name, _)| contains(&wanted, [&**name]) && covered(name)));
-    }
-    let mut next = after.filter(|_| !ended);
-    let examined = next.is_some() && found.len() <= ROWS;
-    if found.len() > ROWS {
-        found.truncate(ROWS);
-        next = found.last().map(|(name, _)| name.clone());
-    }
-    let next = app.cursors.write(caller, LIST, next).await?.map(|cursor| view.at_cursor(&cursor));
+    let after = app.cursors.read(caller, LIST, cursor).await?;
+    let limits = PageLimits { items: ROWS, bytes: PAGE_BYTES, examined: MAX_EXAMINED };
+    let is_shown = |name: &str| contains(&wanted, [name]) && covered(name);
+    let page = app.certificates.page(after, limits, is_shown).await?;
+    let examined = page.next.is_some() && page.found.len() < ROWS;
+    let next = app.cursors.write(caller, LIST, page.next).await?.map(|cursor| view.at_cursor(&cursor));
     // Without the fabric there is no table.
     let mut names = app.acme.after(None, MAX_ROWS + 1).await.unwrap_or_default();
     names.retain(|one| contains(&wanted, [&*one.server_name]) && covered(&one.server_name));
@@ -62,7 +52,7 @@ pub(super) async fn content(Visit { app, caller, view, now_ms, .. }: Visit<'_>) 
     names.truncate(MAX_ROWS);
     plain(&Page {
         search: &view.search,
-        rows: found.into_iter().map(|(name, found)| (name, found.facts)).collect(),
+        rows: page.found.into_iter().map(|(name, found)| (name, found.facts)).collect(),
         next,
         first: view.first_page(),
         automatic: names,

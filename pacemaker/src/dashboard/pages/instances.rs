@@ -23,6 +23,7 @@ use crate::{
 use signalbox_access::Scope;
 use signalbox_route_table::{Hostname, InstanceId, Label, State};
 use signalbox_routing::{Live, Stored, in_flight};
+use signalbox_store::Pace;
 
 /// Instances that are read by one call, and for one page.
 const CHUNK: usize = 500;
@@ -92,14 +93,15 @@ pub(super) async fn list(Visit { app, caller, view, .. }: Visit<'_>) -> Result<C
     let mut after = app.cursors.read(caller, LIST, cursor).await?;
     let mut found: Vec<Stored> = Vec::new();
     let (mut examined, mut ended) = (0, false);
-    let chunk = if wanted.is_empty() { CHUNK } else { SEARCH_CHUNK };
+    let mut pace = Pace::new(if wanted.is_empty() { CHUNK } else { SEARCH_CHUNK });
     let begin = Instant::now();
     while found.len() <= ROWS && examined < MAX_EXAMINED && !ended && begin.elapsed() < SEARCH_TIME {
-        let ids = store.ids_after(after.as_deref(), chunk).await?;
-        ended = ids.len() < chunk;
+        let ids = store.ids_after(after.as_deref(), pace.count()).await?;
+        ended = ids.len() < pace.count();
         examined += ids.len();
         after = ids.last().map(ToString::to_string).or(after);
         let stored = store.stored_many(&ids).await?;
+        pace.read(ids.len(), stored.iter().map(Stored::bytes).sum());
         found.extend(
             stored.into_iter().filter(|one| {
                 caller.may_touch_all(&one.record.desired.spec.hostnames) && matches(one, &wanted)

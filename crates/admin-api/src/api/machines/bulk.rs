@@ -122,8 +122,8 @@ pub(crate) struct Which {
 /// List labels
 ///
 /// By state, status, age, error and metadata. A search by a value that the machine indexes (`index`) costs as much as it
-/// finds. Others read labels, at most 10,000 per page; then the page may be shorter than the limit although there is a next
-/// one.
+/// finds. Others read labels, at most 10,000 or about 16 MiB per page; then the page may be shorter than the limit although there is
+/// a next one.
 #[utoipa::path(get, path = "/state-machines/{machine}/labels", params(Wanted),
     responses((status = 200, body = LabelPage),
     (status = "default", description = "422 invalid_filter, too_many_labels | 404 unknown_state")))]

@@ -13,13 +13,13 @@ use std::{
 
 use parking_lot::Mutex;
 use signalbox_route_table::Hostname;
-use signalbox_routing::{Error, HostTable, InstanceState, Store};
+use signalbox_routing::{Error, HostTable, InstanceState, Store, host_pace};
 use tokio::{
     sync::watch,
     time::{Instant, timeout_at},
 };
 
-/// Hosts that are read by one call.
+/// Names of hosts that are read by one call.
 const CHUNK: usize = 500;
 /// A table that is read faster than this is small: it is read again after each change.
 const QUICK: Duration = Duration::from_millis(100);
@@ -144,11 +144,16 @@ impl Directory {
 async fn read(store: &Store) -> Result<Reading, Error> {
     let started = Instant::now();
     let (lineage, serial, _) = store.table_head().await?;
-    let (mut hosts, mut after) = (Vec::new(), None::<String>);
+    let (mut hosts, mut after, mut pace) = (Vec::new(), None::<String>, host_pace());
+    let mut names: Vec<String> = Vec::new();
     loop {
-        let names = store.hosts_after(after.as_deref(), CHUNK).await?;
+        if names.is_empty() {
+            names = store.hosts_after(after.as_deref(), CHUNK).await?;
+        }
         let Some(last) = names.last().cloned() else { break };
-        let records = store.table_hosts(&names).await?;
+        after = Some(last);
+        let records = store.table_hosts_part(&names, &mut pace).await?;
+        let rest = names.split_off(records.len());
         let ids: BTreeSet<&String> = records.iter().flat_map(|record| &record.instance_ids).collect();
         let ids: Vec<String> = ids.into_iter().cloned().collect();
         let states = store.instance_states(&ids).await?;
@@ -171,7 +176,7 @@ async fn read(store: &Store) -> Result<Reading, Error> {
                 has_policy: record.policy.is_some(),
             });
         }
-        after = Some(last);
+        names = rest;
     }
     let services: HashSet<&str> = hosts.iter().flat_map(|host| host.table.all_services()).collect();
     let named = |host: &&HostSummary| {

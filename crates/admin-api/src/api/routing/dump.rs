@@ -28,9 +28,9 @@ use crate::http::{
 };
 use signalbox_access::Caller;
 use signalbox_route_table::{Hostname, TableHost};
-use signalbox_routing::{Error, Store};
+use signalbox_routing::{Error, Store, host_pace};
+use signalbox_store::Pace;
 
-const CHUNK: usize = 500;
 /// How long the names of the table are reused.
 const NAMES_TTL: Duration = Duration::from_secs(1);
 /// The keys that make a name exist.
@@ -83,6 +83,7 @@ pub(super) async fn dump(
         epoch: lineage,
         caller: Caller::clone(&caller),
         part: Part::Head,
+        pace: host_pace(),
         _place: place,
     };
     let media_type = match format {
@@ -190,6 +191,7 @@ struct Writer {
     epoch: String,
     caller: Caller,
     part: Part,
+    pace: Pace,
     _place: Slot,
 }
 
@@ -209,7 +211,7 @@ impl Writer {
             caller.is_unconfined() || Hostname::parse(name).is_ok_and(|name| caller.may_touch(&name))
         };
         let rest = self.names.range::<String, _>((after, Bound::Unbounded));
-        let names: Vec<String> = rest.filter(visible).take(CHUNK).cloned().collect();
+        let names: Vec<String> = rest.filter(visible).take(self.pace.count()).cloned().collect();
         self.after = names.last().cloned().or_else(|| self.after.take());
         names
     }
@@ -228,7 +230,7 @@ impl Writer {
                     let (_, serial, _) = self.store.table_head().await?;
                     return Ok(Some(tail(self.format, self.serial, serial)));
                 }
-                let hosts = self.store.table_hosts(&names).await?;
+                let hosts = self.store.table_hosts_part(&names, &mut self.pace).await?;
                 let mut piece = String::new();
                 let mut separated = !first;
                 // A name whose keys went between the walk and now is left out.

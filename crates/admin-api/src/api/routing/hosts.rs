@@ -31,7 +31,8 @@ use crate::http::{
 use signalbox_access::Caller;
 use signalbox_api::routes::{Host, HostList, Promotion, Undoable};
 use signalbox_route_table::{Hostname, InstanceId, Label, Policy, Share, TableHost, page};
-use signalbox_routing::{Error, Stored, host_state};
+use signalbox_routing::{Error, HostTable, Stored, host_pace, host_state};
+use signalbox_store::PAGE_BYTES;
 
 /// Maximum number of hosts that one request examines for a confined token.
 const MAX_EXAMINED: usize = 20_000;
@@ -51,18 +52,19 @@ pub(crate) struct PageQuery {
     pub(crate) search: Option<String>,
     /// The `next` of the previous page.
     pub(crate) cursor: Option<String>,
-    /// Items of a page, 1 to 1000; default 100.
+    /// Items of a page, 1 to 1000; default 100. A page of large items may have fewer and still a `next`.
     pub(crate) limit: Option<usize>,
 }
 
-fn view(hostname: String, host: TableHost, registered: bool, caller: &Caller) -> Host {
-    let TableHost { addresses, instance_ids, log_key, policy } = host;
+/// `policy` is that of the table, as the caller may see it.
+fn view(hostname: String, host: TableHost, policy: Option<Value>, registered: bool) -> Host {
+    let TableHost { addresses, instance_ids, log_key, policy: _ } = host;
     Host {
         hostname,
         addresses,
         instance_ids,
         log_key,
-        policy: policy.map(|policy| policy_value(policy, caller)),
+        policy,
         rules: None,
         promotion: None,
         registered,
@@ -87,30 +89,54 @@ fn promotion_view(promotion: signalbox_routing::Promotion, now_ms: u64) -> Promo
     }
 }
 
-/// Hosts with their states.
-async fn views(app: &App, names: Vec<String>, caller: &Caller) -> Result<Vec<Host>, Problem> {
+/// Hosts with their states: the first of `names`, until they have about [`PAGE_BYTES`], and one at least. Other requests get their
+/// turn between the parts.
+async fn views(app: &App, names: &[String], caller: &Caller) -> Result<Vec<Host>, Problem> {
     let store = app.registry.store();
-    let hosts = store.table_hosts(&names).await?;
-    let states = store.host_states(&hosts, |id| caller.may_count_as(id)).await?;
-    let view =
-        |((name, host), state)| Host { state: Some(host_state(state)), ..view(name, host, true, caller) };
-    Ok(names.into_iter().zip(hosts).zip(states).map(view).collect())
+    let (mut hosts, mut tables) = (Vec::new(), Vec::new());
+    let (mut bytes, mut pace) = (PAGE_BYTES, host_pace());
+    while hosts.len() < names.len() && bytes > 0 {
+        let part = store.table_hosts_part(&names[hosts.len()..], &mut pace).await?;
+        for mut host in part {
+            if bytes == 0 {
+                break;
+            }
+            bytes = bytes.saturating_sub(host.bytes());
+            let policy = host.policy.take().map(parsed);
+            tables.push(HostTable::with_policy(&host, policy.as_ref().unwrap_or(&Value::Null)));
+            let policy = policy.map(|policy| visible(policy, caller));
+            hosts.push(view(names[hosts.len()].clone(), host, policy, true));
+        }
+        tokio::task::yield_now().await;
+    }
+    let states = store.host_states(tables, |id| caller.may_count_as(id)).await?;
+    for (host, state) in hosts.iter_mut().zip(states) {
+        host.state = Some(host_state(state));
+    }
+    Ok(hosts)
+}
+
+/// A policy of the table. One that was written by hand and is not JSON is its text.
+fn parsed(policy: String) -> Value {
+    serde_json::from_str(&policy).unwrap_or(Value::String(policy))
+}
+
+/// A policy of the table as the caller may see it.
+fn visible(mut policy: Value, caller: &Caller) -> Value {
+    let secrets = may_see_secrets(caller);
+    if policy.is_string() {
+        return if secrets { policy } else { Value::String(REDACTED.to_owned()) };
+    }
+    Policy::hide_passwords(&mut policy);
+    if !secrets {
+        redact(&mut policy);
+    }
+    policy
 }
 
 /// A policy of the table as the caller may see it. One that was written by hand and is not JSON is shown as its text.
 pub(super) fn policy_value(policy: String, caller: &Caller) -> Value {
-    let secrets = may_see_secrets(caller);
-    match serde_json::from_str(&policy) {
-        Ok(mut value) => {
-            Policy::hide_passwords(&mut value);
-            if !secrets {
-                redact(&mut value);
-            }
-            value
-        }
-        Err(_) if secrets => Value::String(policy),
-        Err(_) => Value::String(REDACTED.to_owned()),
-    }
+    visible(parsed(policy), caller)
 }
 
 /// Shown in place of a secret.
@@ -173,21 +199,28 @@ pub async fn all(app: &App, caller: &Caller, patience: Duration) -> Result<Vec<H
 ///
 /// Includes hosts without an instance. Entries that were written directly are not included; see `/routes/dump`. Sorted by
 /// `hostname`, `instances`, `healthy` or `unhealthy`; a search covers names and version types. A list of a large table that is
-/// searched or sorted may be some seconds old.
+/// searched or sorted may be some seconds old. A page ends early, with a `next`, when it has about 4 MiB. If the path rules of its
+/// hosts lead to more than 256 services, the `state` of the hosts with the most services is `unknown`. A token can read two lists at
+/// a time.
 #[utoipa::path(get, path = "/hosts", params(ListQuery), responses((status = 200, body = HostList)))]
 async fn list(
     caller: Confined<ReadRoutes, Hosts>,
     AppState(app): AppState<App>,
     Query(query): Query<ListQuery>,
 ) -> Result<Answer<HostList>, Problem> {
+    let _place = app.limits.host_lists.take(&caller)?;
     if query.search.is_none() && query.sort.is_none() {
         return list_by_name(&app, &caller, &query).await;
     }
     let limited = ListQuery { limit: Some(page::limit(query.limit)?), ..query };
     let page = LISTING.page(all(&app, &caller, PATIENCE).await?, &limited)?;
     let names: Vec<String> = page.items.iter().map(|host| host.name.to_string()).collect();
-    let hosts = views(&app, names, &caller).await?;
-    Ok(Answer(HostList { hosts, next: page.next, total: Some(page.total as u64) }))
+    let hosts = views(&app, &names, &caller).await?;
+    let next = match hosts.len().checked_sub(1) {
+        Some(last) if hosts.len() < names.len() => LISTING.behind(&page.items[last], &limited)?,
+        _ => page.next,
+    };
+    Ok(Answer(HostList { hosts, next, total: Some(page.total as u64) }))
 }
 
 /// A page of hosts in the order of their names, which the table has an index of.
@@ -205,14 +238,17 @@ async fn list_by_name(app: &App, caller: &Caller, query: &ListQuery) -> Result<A
         let visible = |name: &String| Hostname::parse(name).is_ok_and(|name| caller.may_touch(&name));
         names.extend(chunk.into_iter().filter(visible));
     }
-    let next = if names.len() > limit {
+    let mut next = if names.len() > limit {
         names.truncate(limit);
         names.last().cloned()
     } else {
         after.filter(|_| examined >= MAX_EXAMINED)
     };
+    let hosts = views(app, &names, caller).await?;
+    if hosts.len() < names.len() {
+        next = hosts.last().map(|host| host.hostname.clone());
+    }
     let next = app.cursors.write(caller, LIST, next).await?;
-    let hosts = views(app, names, caller).await?;
     Ok(Answer(HostList { hosts, next, total: None }))
 }
 
@@ -242,9 +278,10 @@ async fn get(
     if !registered && !host.exists() {
         return Err(Error::NoHost.into());
     }
-    let state = store.host_states(std::slice::from_ref(&host), |id| caller.may_count_as(id)).await?;
+    let state = store.host_states(vec![HostTable::new(&host)], |id| caller.may_count_as(id)).await?;
     let state = state.into_iter().next().map(host_state);
-    let shown = Host { rules, promotion, state, ..view(name, host, registered, &caller) };
+    let policy = host.policy.clone().map(|policy| policy_value(policy, &caller));
+    let shown = Host { rules, promotion, state, ..view(name, host, policy, registered) };
     Ok(tagged(StatusCode::OK, revision, Answer(shown)))
 }
 

@@ -9,7 +9,7 @@ use crate::http::{
     App, Problem,
     auth::{Confined, Hosts, ReadRoutes},
     body::Query,
-    list::contains,
+    list::{contains, shorten},
     path::Path,
     precondition::tagged,
 };
@@ -17,12 +17,15 @@ use signalbox_access::Caller;
 use signalbox_api::routes::{Instance, InstanceList};
 use signalbox_route_table::{Hostname, InstanceId, Label, Spec, State, page};
 use signalbox_routing::{Error, Live, Stored, in_flight};
+use signalbox_store::{PAGE_BYTES, Pace};
 
-/// Maximum number of instances that one request examines for its filter. A page may be short or empty and still have a
-/// cursor: then more instances have to be examined.
+/// Maximum number of instances that one request examines for its filter, and of their bytes. A page may be short or empty and still
+/// have a cursor: then more instances have to be examined.
 const MAX_EXAMINED: usize = 20_000;
+const MAX_EXAMINED_BYTES: usize = 4 * PAGE_BYTES;
 /// The list to which cursors belong.
 const LIST: &str = "instances";
+/// Instances that are read together, if they are small.
 const CHUNK: usize = 500;
 
 pub(super) fn routes() -> OpenApiRouter<App> {
@@ -36,7 +39,7 @@ pub(super) fn routes() -> OpenApiRouter<App> {
 pub(super) struct ListQuery {
     /// The `next` of the previous page.
     cursor: Option<String>,
-    /// Items of a page, 1 to 1000; default 100.
+    /// Items of a page, 1 to 1000; default 100. A page of large items may have fewer and still a `next`.
     limit: Option<usize>,
     /// Only instances of this host name, exactly as registered.
     host: Option<String>,
@@ -83,7 +86,7 @@ impl Filter {
 /// List instances
 ///
 /// In the order of their ids. A page of a filtered list may be short and still have a `next`: then more instances have to be
-/// examined. A token confined to hosts sees the instances that it may change.
+/// examined. A page also ends early when it has about 4 MiB. A token confined to hosts sees the instances that it may change.
 #[utoipa::path(get, path = "/instances", params(ListQuery), responses((status = 200, body = InstanceList),
     (status = "default", description = "422 invalid_hostname, invalid_label")))]
 async fn list(
@@ -102,21 +105,31 @@ async fn list(
     };
     let mut source = Source::new(&app, filter.host.as_ref()).await?;
     let mut found: Vec<Stored> = Vec::new();
-    let mut examined = 0;
+    let (mut examined, mut examined_bytes, mut found_bytes, mut ended) = (0, 0, 0, false);
+    let mut pace = Pace::new(CHUNK);
     // One more than a page shows whether there is a next page.
-    while found.len() <= limit && examined < MAX_EXAMINED {
-        let ids = source.after(&app, after.as_deref()).await?;
-        let Some(last) = ids.last() else { break };
+    while found.len() <= limit
+        && found_bytes <= PAGE_BYTES
+        && examined < MAX_EXAMINED
+        && examined_bytes < MAX_EXAMINED_BYTES
+    {
+        let ids = source.after(&app, after.as_deref(), pace.count()).await?;
+        let Some(last) = ids.last() else {
+            ended = true;
+            break;
+        };
         examined += ids.len();
         after = Some(last.to_string());
         let stored = app.registry.store().stored_many(&ids).await?;
-        found.extend(stored.into_iter().filter(|stored| filter.fits(stored, &caller)));
+        let bytes = stored.iter().map(Stored::bytes).sum();
+        pace.read(ids.len(), bytes);
+        examined_bytes += bytes;
+        let fitting = stored.into_iter().filter(|stored| filter.fits(stored, &caller));
+        found.extend(fitting.inspect(|stored| found_bytes += stored.bytes()));
     }
-    let next = if found.len() > limit {
-        found.truncate(limit);
-        found.last().map(|stored| stored.id.to_string())
-    } else {
-        after.filter(|_| examined >= MAX_EXAMINED)
+    let next = match shorten(&mut found, limit, Stored::bytes) {
+        true => found.last().map(|stored| stored.id.to_string()),
+        false => after.filter(|_| !ended),
     };
     let next = app.cursors.write(&caller, LIST, next).await?;
     let ids: Vec<InstanceId> = found.iter().map(|stored| stored.id.clone()).collect();
@@ -147,12 +160,17 @@ impl Source {
         Ok(Self::Host(ids))
     }
 
-    async fn after(&mut self, app: &App, after: Option<&str>) -> Result<Vec<InstanceId>, Error> {
+    async fn after(
+        &mut self,
+        app: &App,
+        after: Option<&str>,
+        count: usize,
+    ) -> Result<Vec<InstanceId>, Error> {
         match self {
-            Self::All => app.registry.store().ids_after(after, CHUNK).await,
+            Self::All => app.registry.store().ids_after(after, count).await,
             Self::Host(ids) => {
                 let behind = |id: &&InstanceId| after.is_none_or(|after| id.as_str() > after);
-                Ok(ids.iter().filter(behind).take(CHUNK).cloned().collect())
+                Ok(ids.iter().filter(behind).take(count).cloned().collect())
             }
         }
     }
