@@ -249,6 +249,7 @@ impl Store {
             .flat_map(|service| candidates(service))
             .filter(|name| seen.insert(name.clone()))
             .collect();
+        let names = self.existing_hosts(names).await?;
         let mut bytes = if is_list { PAGE_BYTES } else { usize::MAX };
         let mut found: HashMap<&str, HostTable> = HashMap::new();
         let (mut read, mut pace) = (0, host_pace());
@@ -261,8 +262,8 @@ impl Store {
             }
             read += records.len();
         }
-        let read: HashSet<&str> = names[..read].iter().map(String::as_str).collect();
-        let is_read = |service: &&str| candidates(service).iter().all(|name| read.contains(&**name));
+        let unread: HashSet<&str> = names[read..].iter().map(String::as_str).collect();
+        let is_read = |service: &&str| !candidates(service).iter().any(|name| unread.contains(&**name));
         let known: HashSet<&str> = services.iter().map(String::as_str).filter(is_read).collect();
         for table in tables {
             table.keep_known(|service| known.contains(service));

@@ -17,7 +17,7 @@ use crate::{
     Options, Refusal, Wanted, WantedBackend,
     event::lane_hash,
     housekeeping, idle, replay,
-    store::{Again, Appended, ReplayState, SEGMENT_IDS, Skipped, Store, read_item},
+    store::{Again, Appended, Nack, ReplayState, SEGMENT_IDS, Skipped, Store, read_item},
     view::target,
 };
 
@@ -679,6 +679,47 @@ async fn what_is_kept_is_freed_when_no_subscriber_waits_for_it() {
     world.trim().await;
     let left = strings(&world.redis, "KEYS", &["bus:log:0*"]).await;
     assert_eq!(left, [""; 0]);
+    world.bus.stop().await;
+}
+
+/// One subscriber waits for the event where it was published, and another one for the body that a redrive stored again.
+#[tokio::test]
+async fn an_event_with_two_bodies_is_kept_once_until_both_subscribers_have_lost_it() {
+    let server = Server::in_memory().await;
+    let world = world(&server, Options::default()).await;
+    let bus = &world.bus.handle;
+    for token in ["first", "redriven"] {
+        let one = Wanted { max_events: Some(1), concurrency: Some(1), ..wanted(&["orders"]) };
+        bus.subscribe(token, one).await.unwrap();
+    }
+    world.accepted("a", "orders", 1, 1_000).await;
+    let turn = world.store().acquire(&["w".to_owned(), "x".to_owned()], 1_000, 256).await.unwrap();
+    for taken in &turn.taken {
+        if taken.held.token == "redriven" {
+            assert!(world.store().bury(&taken.held, 0, "500", true, (1_000, 1 << 26)).await.unwrap());
+        } else {
+            let nack = Nack { pause_ms: 0, attempted: false, split: false };
+            world.store().nack(&taken.held, &nack, "seed").await.unwrap();
+        }
+    }
+    world.time.advance(60_000);
+    assert_eq!(bus.redrive("redriven").await.unwrap(), 1);
+    world.paused("first").await;
+    world.paused("redriven").await;
+    world.time.advance(20_000);
+    let goal = idle::Goal { bytes: u64::MAX, kept: u64::MAX, is_short: false, why: "log" };
+    idle::free(&bus.core, world.store(), goal).await.unwrap();
+    let segments = world.store().segments().await.unwrap();
+    assert_eq!(segments.keys().collect::<Vec<_>>(), [&0]);
+    let (kept, each) = (world.store().kept().await.unwrap(), world.store().kept_for().await.unwrap());
+    assert!(kept > 1_000 && each.len() == 2 && each.values().all(|bytes| *bytes == kept), "{kept} {each:?}");
+    assert_true(&world.redis, "the moves").await;
+    assert_eq!(world.store().drop_oldest("first", "limit").await.unwrap(), Some(1));
+    assert_eq!(world.store().kept().await.unwrap(), kept);
+    assert_true(&world.redis, "the first drop").await;
+    assert_eq!(world.store().drop_oldest("redriven", "limit").await.unwrap(), Some(1));
+    assert_eq!(world.store().kept().await.unwrap(), 0);
+    assert_eq!(without_bytes(&world.redis, "").await, [""; 0]);
     world.bus.stop().await;
 }
 

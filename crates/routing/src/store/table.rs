@@ -441,6 +441,22 @@ impl Store {
         Ok(hosts)
     }
 
+    /// Those of `names` that the table has. Asks one question for each, so it costs little if most do not exist.
+    pub(crate) async fn existing_hosts(&self, names: Vec<String>) -> Result<Vec<String>, Error> {
+        let mut existing = Vec::new();
+        for part in names.chunks(MAX_HOSTS) {
+            let mut batch = self.routes.batch();
+            for name in part {
+                let keys = [key::logkey(name), key::policy(name)];
+                batch.add("EXISTS", &key::instances(name), &keys[..]);
+            }
+            let found: Vec<u64> = batch.query().await.map_err(Error::table)?;
+            existing
+                .extend(part.iter().zip(found).filter(|(_, keys)| *keys > 0).map(|(name, _)| name.clone()));
+        }
+        Ok(existing)
+    }
+
     /// The same of the first of `names`: as many as `pace` has, and one at least.
     pub async fn table_hosts_part(&self, names: &[String], pace: &mut Pace) -> Result<Vec<TableHost>, Error> {
         let names = &names[..names.len().min(pace.count())];
