@@ -3,8 +3,9 @@
 use std::{collections::BTreeSet, time::Duration};
 
 use serde_json::{Value, json};
+use signalbox_testkit::eventually;
 use signalbox_tests::{http::Request, system::System};
-use tokio::sync::mpsc;
+use tokio::{io::AsyncWriteExt as _, net::TcpStream, sync::mpsc};
 
 /// A page has at most so many bytes of items, and one item more.
 const PAGE_BYTES: usize = 4 << 20;
@@ -178,7 +179,7 @@ async fn a_page_of_hosts_with_many_rules_looks_up_a_limited_number_of_services()
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_token_reads_two_lists_of_hosts_at_a_time() {
+async fn a_token_reads_four_lists_at_a_time() {
     let system = System::start("pages-places").await;
     put(&system, "/hosts/shop.test?wait=20s", json!({})).await;
     let token = system.token("lister", &["read"]).await;
@@ -186,8 +187,8 @@ async fn a_token_reads_two_lists_of_hosts_at_a_time() {
     assert_eq!(request.send(system.admin).await.expect("an answer").status, 200);
     // While the routes primary does not respond, lists wait for it.
     system.pause(System::PRIMARY);
-    let (sender, mut answers) = mpsc::channel(3);
-    for _ in 0..3 {
+    let (sender, mut answers) = mpsc::channel(5);
+    for _ in 0..5 {
         let (request, sender, admin) = (request.clone(), sender.clone(), system.admin);
         tokio::spawn(async move {
             let answer = request.send(admin).await.expect("an answer");
@@ -198,12 +199,41 @@ async fn a_token_reads_two_lists_of_hosts_at_a_time() {
     system.resume(System::PRIMARY);
     let (status, text) = first.expect("an answer in time").expect("an answer");
     assert!(
-        status == 429 && text.contains("token_limit_reached") && text.contains("lists of hosts"),
+        status == 429 && text.contains("token_limit_reached") && text.contains("Limit of lists"),
         "{text}"
     );
-    for _ in 0..2 {
+    for _ in 0..4 {
         let (status, text) = answers.recv().await.expect("an answer");
         assert_eq!(status, 200, "{text}");
     }
+    system.stop().await;
+}
+
+/// A client asks the pacemaker for large lists and reads nothing of them.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_list_that_its_client_does_not_read_keeps_its_place() {
+    let system = System::start("pages-unread").await;
+    let policy = large_policy();
+    for number in 0..80 {
+        put(&system, &format!("/hosts/h{number:03}.large.test"), policy.clone()).await;
+    }
+    let token = system.token("lister", &["read"]).await;
+    let request = Request::get("localhost", "/hosts?limit=1000").token(&token);
+    let mut unread = Vec::new();
+    for _ in 0..4 {
+        let mut stream = TcpStream::connect(system.pacemaker).await.unwrap();
+        stream.write_all(&request.to_bytes()).await.unwrap();
+        // The answer has begun.
+        stream.readable().await.unwrap();
+        unread.push(stream);
+    }
+    let refused = request.send(system.pacemaker).await.expect("an answer");
+    assert_eq!((refused.status, refused.json()["code"].as_str()), (429, Some("token_limit_reached")));
+    drop(unread);
+    eventually("a place to be free", || async {
+        let answer = request.send(system.pacemaker).await.expect("an answer");
+        if answer.status == 200 { Ok(()) } else { Err(answer.text()) }
+    })
+    .await;
     system.stop().await;
 }

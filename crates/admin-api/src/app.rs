@@ -44,9 +44,9 @@ const MAX_COMPUTATIONS_PER_TOKEN: usize = 2;
 /// Dumps of the route table on one pacemaker, and of one token.
 const MAX_DUMPS: usize = 16;
 const MAX_DUMPS_PER_TOKEN: usize = 2;
-/// Lists of hosts on one pacemaker, and of one token: each reads up to about 8 MiB.
-const MAX_HOST_LISTS: usize = 16;
-const MAX_HOST_LISTS_PER_TOKEN: usize = 2;
+/// Lists of large items on one pacemaker, and of one token: each reads up to about 8 MiB.
+const MAX_LISTS: usize = 32;
+const MAX_LISTS_PER_TOKEN: usize = 4;
 
 /// All handles behind one reference count, because every request clones it several times.
 #[derive(Debug, Clone)]
@@ -141,8 +141,8 @@ pub struct Limits {
     pub pulls: Slots,
     /// Dumps of the route table that are being sent.
     pub dumps: Slots,
-    /// Lists of hosts that are being read.
-    pub host_lists: Slots,
+    /// Lists of large items that are being read or sent: hosts, instances, certificates, and the audit log.
+    pub lists: Slots,
     /// Simulations and plans that are being computed.
     pub computations: Slots,
     /// Requests per second.
@@ -172,7 +172,7 @@ impl Limits {
             waits: Slots::new("requests that wait", MAX_WAITS, MAX_WAITS_PER_TOKEN),
             pulls: Slots::new("pulls that wait", usize::MAX, (pulls / 2).max(1)),
             dumps: Slots::new("dumps of the route table", MAX_DUMPS, MAX_DUMPS_PER_TOKEN),
-            host_lists: Slots::new("lists of hosts", MAX_HOST_LISTS, MAX_HOST_LISTS_PER_TOKEN),
+            lists: Slots::new("lists", MAX_LISTS, MAX_LISTS_PER_TOKEN),
             computations: Slots::new("simulations and plans", MAX_COMPUTATIONS, MAX_COMPUTATIONS_PER_TOKEN),
         }
     }

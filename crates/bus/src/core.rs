@@ -17,7 +17,7 @@ use super::{
     attempts::AttemptLog,
     cache::Cache,
     commit::Item,
-    idle::Memories,
+    idle::Searches,
     registry,
     rng::Rng,
     sealed,
@@ -49,8 +49,8 @@ pub(super) struct Core {
     pub(super) rng: Rng,
     /// The way to each shard's committer.
     pub(super) committers: Vec<mpsc::Sender<Item>>,
-    /// What is known of the parts of the log that idle subscribers need.
-    pub(super) idle: Memories,
+    /// Searches for what idle subscribers need of the log.
+    pub(super) idle_searches: Searches,
     /// Bytes of events on that way.
     pub(super) waiting_bytes: AtomicUsize,
     /// A replay was asked for.
@@ -102,7 +102,7 @@ impl Core {
             queues,
             rng,
             committers,
-            idle: Memories::default(),
+            idle_searches: Searches::default(),
             waiting_bytes: AtomicUsize::new(0),
             replays: Notify::new(),
             view: RwLock::new(Arc::new(View::unknown(false))),

@@ -41,8 +41,11 @@ const LIMIT_PART: usize = 16;
 const MAX_MEASURES: usize = 2_500;
 /// How long a round drops what is too much for one subscriber: the next one continues.
 const LIMIT_TIME: Duration = Duration::from_secs(2);
-/// Segments forgotten in one call.
+/// Segments forgotten in one call, and how long a round forgets some.
 const TRIM_PART: usize = 100;
+const TRIM_TIME: Duration = Duration::from_secs(10);
+/// How long a check of the memory frees what only idle subscribers keep, before it decides who is rejected.
+const FREE_TIME: Duration = Duration::from_millis(200);
 /// Missed heartbeats after which an earlier process on the same machine is dead.
 const MISSED_BEATS: u32 = 2;
 /// Checks within that time.
@@ -339,7 +342,7 @@ pub(super) async fn trim(core: &Arc<Core>, store: &Store) -> Result<(), Error> {
     let log: u64 = store.segments().await?.values().sum();
     let most = core.options.log_bytes;
     if log > most {
-        let goal = Goal { bytes: log - most, kept: most / 2, is_short: false, why: "log" };
+        let goal = Goal { bytes: log - most, kept: most / 2, time: LIMIT_TIME, why: "log" };
         idle::free(core, store, goal).await?;
     }
     Ok(())
@@ -348,8 +351,17 @@ pub(super) async fn trim(core: &Arc<Core>, store: &Store) -> Result<(), Error> {
 /// Removes segments that are no longer needed. A queue or a subscriber may need an old one and none of those after it, so all
 /// of them are tried.
 pub(super) async fn trim_all(store: &Store, segments: &[u64]) -> Result<(), signalbox_store::Error> {
+    trim_until(store, segments, Instant::now() + TRIM_TIME).await
+}
+
+/// The same, as far as the time allows: the next round continues.
+pub(super) async fn trim_until(
+    store: &Store,
+    segments: &[u64],
+    until: Instant,
+) -> Result<(), signalbox_store::Error> {
     let mut left = segments;
-    while !left.is_empty() {
+    while !left.is_empty() && Instant::now() < until {
         let (finished, _) = store.trim(&left[..left.len().min(TRIM_PART)]).await?;
         left = &left[finished.min(left.len())..];
     }
@@ -532,9 +544,10 @@ pub(super) async fn relieve(core: &Arc<Core>, store: &Store) -> Result<u64, Erro
         if pinned.saturating_mul(2) >= largest {
             let bytes = memory.used - memory.short + memory.limit / 20;
             // Nothing is dropped here: new data of the largest owners is rejected first.
-            let goal = Goal { bytes, kept: u64::MAX, is_short: true, why: "memory" };
-            idle::free(core, store, goal).await?;
-            memory = settled(core, store, memory.used).await?;
+            let goal = Goal { bytes, kept: u64::MAX, time: FREE_TIME, why: "memory" };
+            if idle::free(core, store, goal).await? > 0 {
+                memory = settled(core, store, memory.used).await?;
+            }
         }
     }
     if !memory.is_short() {

@@ -1,10 +1,12 @@
 //! Subscribers to which nothing can be delivered, and the parts of the log that only they need.
 //!
 //! A segment of the log has the events of all tenants. A subscriber that waits for one small event in it would keep all of it, and
-//! pay for what others publish if that was dropped for the sake of the log's size. So what such subscribers wait for is first marked
-//! in their batches, which needs little memory. When a segment has no other waiting events, each event leaves it: a marked one to
-//! segment 0, and each other one is freed. An event is in segment 0 once, until no item of a batch needs it. The bytes of each
-//! subscriber are counted there, and only those pay that have much. At no time is a body stored twice.
+//! pay for what others publish if that was dropped for the sake of the log's size. So what such subscribers wait for is first marked,
+//! which needs a few bytes. When a segment has no other waiting events, each event leaves it: a marked one to segment 0, and each
+//! other one is freed. An event is in segment 0 once, until no item of a batch needs it. The bytes of each subscriber are counted
+//! there, and only those pay that have much.
+//!
+//! At no time is a body stored twice, so nothing has to be estimated, and all of it can be interrupted after every call.
 
 use std::{
     collections::{BTreeMap, HashMap, HashSet},
@@ -19,8 +21,8 @@ use tokio::time::Instant;
 use super::{
     Error, EventId,
     core::Core,
-    housekeeping::{READS, report, trim_all, unless_damaged},
-    store::{Cursor, Holders, SEGMENT_IDS, Store, read_item},
+    housekeeping::{READS, report, trim_until, unless_damaged},
+    store::{Cursor, SEGMENT_IDS, Store},
     view::View,
 };
 
@@ -29,58 +31,24 @@ const TOGETHER: usize = 500;
 /// Calls that mark events in one round, and calls that drop some. Tests reach the first limit.
 const MAX_MARKS: usize = if cfg!(test) { 30 } else { 1_000 };
 const MAX_DROPS: usize = 5_000;
-/// Calls that measure while memory is short, and how long a subscriber is left out for whom these are not enough.
-const MAX_MEASURES: usize = 500;
-const TOO_LONG: Duration = Duration::from_secs(60);
-/// Bytes that the mark of an event needs, about.
-const MARK_BYTES: u64 = 120;
-/// Bytes that marks may need at the limit of the memory, before what they free is removed.
-const LEAST_ROOM: u64 = 256 << 10;
 
-/// What the rounds of this process remember of a shard.
+/// Where searches that were too long for a round continue in the next one, by shard and subscriber.
 #[derive(Debug, Default)]
-pub(super) struct Memories(Mutex<HashMap<usize, Memory>>);
+pub(super) struct Searches(Mutex<HashMap<(usize, String), Cursor>>);
 
-#[derive(Debug, Default)]
-struct Memory {
-    /// Where searches that were too long for a round continue in the next one, by subscriber.
-    cursors: HashMap<String, Cursor>,
-    /// What is needed of segments, if they are still needed by the same.
-    needs: HashMap<u64, (BTreeMap<String, u64>, Need)>,
-    /// Subscribers whose lanes are too long to be measured, and since when that is known.
-    too_long: HashMap<String, Instant>,
-}
-
-/// The distinct events of a segment that subscribers need.
-#[derive(Debug, Clone, Copy, Default)]
-struct Need {
-    events: u64,
-    bytes: u64,
-}
-
-impl Memories {
-    fn of<T>(&self, store: &Store, with: impl FnOnce(&mut Memory) -> T) -> T {
-        with(self.0.lock().entry(store.shard().index()).or_default())
+impl Searches {
+    fn take(&self, shard: usize, token: &str) -> Cursor {
+        self.0.lock().remove(&(shard, token.to_owned())).unwrap_or_default()
     }
 
-    fn cursor(&self, store: &Store, token: &str) -> Cursor {
-        self.of(store, |memory| memory.cursors.remove(token).unwrap_or_default())
+    fn put(&self, shard: usize, token: &str, cursor: Cursor) {
+        self.0.lock().insert((shard, token.to_owned()), cursor);
     }
 
-    fn need(&self, store: &Store, one: &Pinned) -> Option<Need> {
-        self.of(store, |memory| memory.needs.get(&one.segment).cloned())
-            .filter(|(waiting, _)| *waiting == one.holders.waiting)
-            .map(|(_, need)| need)
-    }
-
-    /// Forgets what is of other subscribers and segments than these.
-    fn retain(&self, store: &Store, pinned: &[Pinned]) {
-        let tokens: HashSet<&String> = pinned.iter().flat_map(|one| one.holders.waiting.keys()).collect();
-        let segments: HashSet<u64> = pinned.iter().map(|one| one.segment).collect();
-        self.of(store, |memory| {
-            memory.cursors.retain(|token, _| tokens.contains(token));
-            memory.needs.retain(|segment, _| segments.contains(segment));
-        });
+    /// Forgets searches of other subscribers than these.
+    fn retain(&self, shard: usize, pinned: &[Pinned]) {
+        let tokens: HashSet<&String> = pinned.iter().flat_map(|one| one.holders.keys()).collect();
+        self.0.lock().retain(|(of, token), _| *of != shard || tokens.contains(token));
     }
 }
 
@@ -117,26 +85,8 @@ async fn idle_one(
 struct Pinned {
     segment: u64,
     bytes: u64,
-    holders: Holders,
-}
-
-impl Pinned {
-    /// What its marks need at most.
-    fn mark_bytes(&self) -> u64 {
-        let waiting: u64 = self.holders.waiting.values().sum();
-        waiting.min(self.holders.events).saturating_mul(MARK_BYTES)
-    }
-
-    /// Whether its marks need next to nothing, so that it need not be measured.
-    fn is_cheap(&self) -> bool {
-        self.mark_bytes() <= self.bytes / 200
-    }
-
-    /// Whether much more can be freed than the marks need.
-    fn gains(&self, need: Need) -> bool {
-        let freed = self.bytes.saturating_sub(need.bytes);
-        freed >= self.bytes / 4 && freed >= need.events.saturating_mul(2 * MARK_BYTES)
-    }
+    /// These subscribers, and how many events wait there for each that are not marked.
+    holders: BTreeMap<String, u64>,
 }
 
 /// A segment, if no queue needs it.
@@ -157,7 +107,7 @@ async fn all_pinned(store: &Store, idle: &HashSet<String>) -> Result<Vec<Pinned>
     let mut read =
         stream::iter(segments).map(|(segment, bytes)| holders(store, segment, bytes)).buffered(READS);
     while let Some(found) = read.try_next().await? {
-        pinned.extend(found.filter(|one| one.holders.waiting.keys().all(|holder| idle.contains(holder))));
+        pinned.extend(found.filter(|one| one.holders.keys().all(|holder| idle.contains(holder))));
     }
     Ok(pinned)
 }
@@ -176,40 +126,36 @@ pub(super) struct Goal<'a> {
     pub(super) bytes: u64,
     /// Bytes that may be kept for idle subscribers.
     pub(super) kept: u64,
-    /// Whether memory is short, so that a segment is left as it is if most of it is needed: that would only need memory.
-    pub(super) is_short: bool,
+    /// How long it may take: the next round continues.
+    pub(super) time: Duration,
     /// The reason, for people.
     pub(super) why: &'a str,
 }
 
 /// Frees segments that only idle subscribers need, oldest first, until the log has lost so many bytes. What waits for these
 /// subscribers is kept. If that has more bytes than allowed, the oldest batches of those with the most bytes are dropped: no
-/// subscriber pays for what others publish.
-pub(super) async fn free(core: &Arc<Core>, store: &Store, goal: Goal<'_>) -> Result<(), Error> {
+/// subscriber pays for what others publish. Returns the bytes that the log has lost.
+pub(super) async fn free(core: &Arc<Core>, store: &Store, goal: Goal<'_>) -> Result<u64, Error> {
     let idle = idle(core, store).await?;
-    let mut pinned = all_pinned(store, &idle).await?;
-    core.idle.retain(store, &pinned);
-    if goal.is_short {
-        measure(core, store, &pinned).await?;
-        // What has begun is finished.
-        pinned.retain(|one| {
-            let gains = || core.idle.need(store, one).is_some_and(|need| one.gains(need));
-            one.holders.marked || one.is_cheap() || gains()
-        });
-    }
-    let target = log_bytes(store).await?.saturating_sub(goal.bytes);
+    let pinned = all_pinned(store, &idle).await?;
+    core.idle_searches.retain(store.shard().index(), &pinned);
+    let before = log_bytes(store).await?;
+    let target = before.saturating_sub(goal.bytes);
     let mut dropped = BTreeMap::new();
-    let freed = free_until(core, store, (target, goal.kept), (&idle, &pinned), &mut dropped).await;
+    let limits = (target, goal.kept, Instant::now() + goal.time);
+    let freed = free_until(core, store, limits, (&idle, &pinned), &mut dropped).await;
     // Also what was dropped before a failure.
     report(core, dropped, goal.why);
-    freed
+    freed?;
+    Ok(before.saturating_sub(log_bytes(store).await?))
 }
 
-/// Frees these segments until the log has no more than `target` bytes. Counts the dropped events of each subscriber.
+/// Frees these segments until the log has no more than `target` bytes, or the time has come. Counts the dropped events of each
+/// subscriber.
 async fn free_until(
     core: &Core,
     store: &Store,
-    (target, kept): (u64, u64),
+    (target, kept, until): (u64, u64, Instant),
     (idle, pinned): (&HashSet<String>, &[Pinned]),
     dropped: &mut BTreeMap<String, u64>,
 ) -> Result<(), Error> {
@@ -218,117 +164,59 @@ async fn free_until(
         let over = log_bytes(store).await?.saturating_sub(target);
         drop_kept(core, store, idle, (over, kept), &mut drops, dropped).await?;
         let over = log_bytes(store).await?.saturating_sub(target);
-        if over == 0 || left.is_empty() || calls == 0 {
+        if over == 0 || left.is_empty() || calls == 0 || Instant::now() >= until {
             break;
         }
-        let (part, others) = left.split_at(together(left, over, room(store).await?));
-        // If there is no room for the marks of the first one, it stays as it is.
-        left = if part.is_empty() { &others[1..] } else { others };
-        mark(core, store, part, &mut calls).await?;
-        trim_all(store, &part.iter().map(|one| one.segment).collect::<Vec<_>>()).await?;
+        let (part, others) = left.split_at(together(left, over));
+        left = others;
+        mark(core, store, part, &mut calls, until).await?;
+        trim_until(store, &part.iter().map(|one| one.segment).collect::<Vec<_>>(), until).await?;
     }
     Ok(())
-}
-
-/// Measures what is needed of segments, as far as the calls allow and if it is not known. Those that are not measured stay as they are.
-async fn measure(core: &Core, store: &Store, pinned: &[Pinned]) -> Result<(), signalbox_store::Error> {
-    let unknown: Vec<&Pinned> = pinned
-        .iter()
-        .filter(|one| !one.holders.marked && !one.is_cheap() && core.idle.need(store, one).is_none())
-        .take(TOGETHER)
-        .collect();
-    let segments: Vec<u64> = unknown.iter().map(|one| one.segment).collect();
-    let mut found: HashMap<u64, HashMap<u64, u64>> = HashMap::new();
-    let mut unfinished = core.idle.of(store, |memory| {
-        memory.too_long.retain(|_, since| since.elapsed() < TOO_LONG);
-        memory.too_long.clone()
-    });
-    let mut calls = MAX_MEASURES;
-    for (token, share) in by_need(&unknown) {
-        if unfinished.contains_key(token) {
-            continue;
-        }
-        let (mut left, mut next) = (calls.div_ceil(share), Some(Cursor::default()));
-        while let Some(cursor) = next.take_if(|_| left > 0) {
-            (left, calls) = (left - 1, calls.saturating_sub(1));
-            let part = unless_damaged(token, store.found_part(token, &segments, &cursor).await)?;
-            let (items, following) = part.unwrap_or_default();
-            for (item, bytes) in items {
-                if let Some((id, segment)) = read_item(&item) {
-                    found.entry(segment).or_default().insert(id.0, bytes);
-                }
-            }
-            next = following;
-        }
-        if next.is_some() {
-            unfinished.insert(token.clone(), Instant::now());
-        }
-    }
-    core.idle.of(store, |memory| memory.too_long.clone_from(&unfinished));
-    for one in unknown {
-        if one.holders.waiting.keys().all(|token| !unfinished.contains_key(token)) {
-            let events = found.remove(&one.segment).unwrap_or_default();
-            let need = Need { events: events.len() as u64, bytes: events.values().sum() };
-            let known = (one.holders.waiting.clone(), need);
-            core.idle.of(store, |memory| memory.needs.insert(one.segment, known));
-        }
-    }
-    Ok(())
-}
-
-/// The subscribers that need segments, those with the fewest events first, and by how many the calls that are left are divided: what
-/// one does not use of its share is left to the others.
-fn by_need<'a>(part: &[&'a Pinned]) -> Vec<(&'a String, usize)> {
-    let mut waiting = BTreeMap::<&String, u64>::new();
-    for (token, events) in part.iter().flat_map(|one| &one.holders.waiting) {
-        *waiting.entry(token).or_default() += events;
-    }
-    let mut tokens: Vec<_> = waiting.into_iter().collect();
-    tokens.sort_by_key(|(_, events)| *events);
-    let count = tokens.len();
-    tokens.into_iter().enumerate().map(|(at, (token, _))| (token, count - at)).collect()
-}
-
-/// How much marks may need before what they free is removed.
-async fn room(store: &Store) -> Result<u64, signalbox_store::Error> {
-    let (used, limit) = store.memory().await?;
-    Ok(if limit == 0 { u64::MAX } else { (limit.saturating_sub(used) / 2).max(LEAST_ROOM) })
 }
 
 async fn log_bytes(store: &Store) -> Result<u64, signalbox_store::Error> {
     Ok(store.segments().await?.values().sum())
 }
 
-/// How many of the first segments have so many bytes, as far as there is room for their marks.
-fn together(segments: &[Pinned], bytes: u64, mut room: u64) -> usize {
+/// How many of the first segments have so many bytes.
+fn together(segments: &[Pinned], bytes: u64) -> usize {
     let mut sum = 0;
-    let is_next = |one: &&Pinned| {
-        let fits = one.mark_bytes() <= room;
-        let is_next = sum < bytes && fits;
-        room = room.saturating_sub(one.mark_bytes());
+    let is_needed = |one: &&Pinned| {
+        let is_needed = sum < bytes;
         sum += one.bytes;
-        is_next
+        is_needed
     };
-    segments.iter().take(TOGETHER).take_while(is_next).count()
+    segments.iter().take(TOGETHER).take_while(is_needed).count()
 }
 
-/// Marks what subscribers need of segments, as far as the calls allow: the next round continues.
+/// Marks what subscribers need of segments, as far as calls and time allow: the next round continues.
 async fn mark(
     core: &Core,
     store: &Store,
     part: &[Pinned],
     calls: &mut usize,
+    until: Instant,
 ) -> Result<(), signalbox_store::Error> {
     let segments: Vec<u64> = part.iter().map(|one| one.segment).collect();
-    for (token, share) in by_need(&part.iter().collect::<Vec<_>>()) {
-        let (mut left, mut next) = (calls.div_ceil(share), Some(core.idle.cursor(store, token)));
-        while let Some(cursor) = next.take_if(|_| left > 0) {
-            (left, *calls) = (left - 1, calls.saturating_sub(1));
+    let mut holders = BTreeMap::<&String, u64>::new();
+    for (token, events) in part.iter().flat_map(|one| &one.holders) {
+        *holders.entry(token).or_default() += events;
+    }
+    // Those with the fewest events first: what they do not use of their share is left to the others.
+    let mut holders: Vec<_> = holders.into_iter().collect();
+    holders.sort_by_key(|(_, events)| *events);
+    let count = holders.len();
+    for (at, (token, _)) in holders.into_iter().enumerate() {
+        let mut share = calls.div_ceil(count - at);
+        let mut next = Some(core.idle_searches.take(store.shard().index(), token));
+        while let Some(cursor) = next.take_if(|_| share > 0 && Instant::now() < until) {
+            (share, *calls) = (share - 1, calls.saturating_sub(1));
             let marked = unless_damaged(token, store.keep_part(token, &segments, &cursor).await)?;
             next = marked.and_then(|(_, next)| next);
         }
         if let Some(cursor) = next {
-            core.idle.of(store, |memory| memory.cursors.insert(token.clone(), cursor));
+            core.idle_searches.put(store.shard().index(), token, cursor);
         }
     }
     Ok(())

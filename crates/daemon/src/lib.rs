@@ -17,6 +17,8 @@ mod credentials;
 #[cfg(feature = "serve")]
 pub mod door;
 #[cfg(feature = "serve")]
+pub mod holding;
+#[cfg(feature = "serve")]
 mod logging;
 mod redis_url;
 mod root_token;

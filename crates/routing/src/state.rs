@@ -236,7 +236,7 @@ impl Store {
         Ok(tables.iter().map(state).collect())
     }
 
-    /// Reads the hosts to which rules lead: of one host all of them, of several as many as a page may cost.
+    /// Reads the hosts to which rules lead: of one host all of them, of several as many as a page may cost; about 4 MiB.
     async fn resolve(&self, tables: &mut [HostTable]) -> Result<(), Error> {
         let is_list = tables.len() > 1;
         let services = match is_list {
@@ -250,7 +250,7 @@ impl Store {
             .filter(|name| seen.insert(name.clone()))
             .collect();
         let names = self.existing_hosts(names).await?;
-        let mut bytes = if is_list { PAGE_BYTES } else { usize::MAX };
+        let mut bytes = PAGE_BYTES;
         let mut found: HashMap<&str, HostTable> = HashMap::new();
         let (mut read, mut pace) = (0, host_pace());
         while read < names.len() && bytes > 0 {

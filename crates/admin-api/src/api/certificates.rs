@@ -1,7 +1,7 @@
 //! Certificates over HTTP. A private key goes in and never comes out.
 
 use axum::{
-    Json as Answer,
+    Extension, Json as Answer,
     extract::State as AppState,
     http::StatusCode,
     response::{IntoResponse, Response},
@@ -18,6 +18,7 @@ use crate::{
         body::{Body, Json, Query},
         list::contains,
         path::Path,
+        slots::InProgress,
     },
 };
 use signalbox_api::certificates::{Certificate, CertificateList, ChangedCertificate, NewCertificate};
@@ -120,7 +121,9 @@ async fn list(
     caller: Confined<ReadRoutes, Hosts>,
     AppState(app): AppState<App>,
     Query(query): Query<PageQuery>,
+    Extension(place): Extension<InProgress>,
 ) -> Result<Answer<CertificateList>, Problem> {
+    place.take_list(&app.limits.lists, &caller)?;
     let limit = page::limit(query.limit)?;
     let after = app.cursors.read(&caller, LIST, query.cursor.as_deref()).await?;
     let wanted = query.search.as_deref().unwrap_or_default().to_lowercase();

@@ -124,6 +124,8 @@ struct Noted {
     requested: Option<Value>,
     /// Instances that the request changes, before and after.
     instances: Vec<[Option<Value>; 2]>,
+    /// Whether something was changed, although the request may have failed after that.
+    has_changed: bool,
     /// Items of the request that were refused, each with its error.
     refused: Vec<Value>,
 }
@@ -168,6 +170,11 @@ impl Notes {
     /// An instance that the request changes, before and after.
     pub(crate) fn instance(&self, before: Option<Value>, after: Option<Value>) {
         self.with(|noted| noted.instances.push([before, after]));
+    }
+
+    /// Something was changed, whatever becomes of the rest of the request.
+    pub(crate) fn has_changed(&self) {
+        self.with(|noted| noted.has_changed = true);
     }
 
     /// An item of the request was refused, although the request is not.
@@ -229,8 +236,7 @@ pub(crate) async fn record(
         return response;
     }
     let (response, answer, says_made) = peek(response).await;
-    // A request that failed may have changed some instances before.
-    let is_made = status.as_u16() < 400 || says_made || !noted.instances.is_empty();
+    let is_made = status.as_u16() < 400 || says_made || noted.has_changed;
     let kind = match noted.kind {
         Some(kind) => kind,
         None if is_refusal => Kind::Refused,

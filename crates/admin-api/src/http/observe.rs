@@ -1,11 +1,12 @@
 //! One metric and one log line for each request.
 
 use axum::{extract::Request, http::Method, response::Response};
+use signalbox_daemon::holding::holding;
 use tokio::time::Instant;
 
 use super::{metrics::Metrics, problem::Limited, slots::InProgress};
 
-/// Counts a request and logs it, and holds its place among those of its token. The path is logged without its query,
+/// Counts a request and logs it, and holds its places until the response is sent. The path is logged without its query,
 /// which may contain secrets.
 pub(crate) async fn observe(
     metrics: &Metrics,
@@ -19,7 +20,6 @@ pub(crate) async fn observe(
     let place = InProgress::default();
     request.extensions_mut().insert(place.clone());
     let response = next(request).await;
-    drop(place);
     let status = response.status().as_u16();
     let elapsed = started.elapsed();
     metrics.answered(method, status, elapsed.as_secs_f64());
@@ -34,7 +34,7 @@ pub(crate) async fn observe(
         request_id,
         "request answered"
     );
-    response
+    holding(response, place).await
 }
 
 /// A method as a label; whatever a client makes up is one of them.

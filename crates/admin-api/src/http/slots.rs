@@ -67,20 +67,35 @@ impl Slots {
     }
 }
 
-/// The place of a request among those that its token has in progress. It is taken when the token is known, and held by clones
-/// until the request is answered, so a client that sends a body slowly holds it as well.
+/// The place of a request among those that its token has in progress, and a place for a list of large items. They are held by clones
+/// until the response is sent, so a client that sends a body slowly, or reads a large response slowly, holds them as well.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct InProgress(Arc<OnceLock<Slot>>);
+pub(crate) struct InProgress(Arc<Taken>);
+
+#[derive(Debug, Default)]
+struct Taken {
+    request: OnceLock<Slot>,
+    list: OnceLock<Slot>,
+}
 
 impl InProgress {
-    /// Takes the place, once.
+    /// Takes the place of the request, once.
     ///
     /// # Errors
     /// As [`Slots::take`].
     pub(crate) fn take(&self, slots: &Slots, caller: &Caller) -> Result<(), Problem> {
-        if self.0.get().is_none() {
-            let _ = self.0.set(slots.take(caller)?);
+        if self.0.request.get().is_none() {
+            let _ = self.0.request.set(slots.take(caller)?);
         }
+        Ok(())
+    }
+
+    /// Takes a place for a list.
+    ///
+    /// # Errors
+    /// As [`Slots::take`].
+    pub(crate) fn take_list(&self, slots: &Slots, caller: &Caller) -> Result<(), Problem> {
+        let _ = self.0.list.set(slots.take(caller)?);
         Ok(())
     }
 }

@@ -1,16 +1,14 @@
 -- Marks a subscriber's waiting events whose bodies are in some segments of the log, so that these can be removed: what is marked is
 -- moved to the part that is kept for subscribers to which nothing can be delivered (segment 0, see batches.lua) by trim.lua, and the
--- rest is freed. Marking stores no bodies: it needs about a hundred bytes for each event. Or measures what waits. It searches a part of
--- the lanes. The batch in flight stays as it is, because its worker may be reading the bodies.
+-- rest is freed. A mark needs a few bytes. Or measures what waits. It searches a part of the lanes. The batch in flight stays as it is, because its worker may be reading the bodies.
 -- KEYS[1-9]: the keys of the lanes, see lanes.lua
 -- ARGV[1]: string, token
 -- ARGV[2]: integer, events to search in this call; a batch counts as one more
 -- ARGV[3]: integer, bytes of the events to mark in this call (one event is always marked); empty to measure, which writes nothing
 -- ARGV[4-7]: the cursor: generation, lane, place of a batch in its lane, events of it that were searched; all empty to begin
--- ARGV[8...]: strings, the segments that are to be free, or are measured; none to measure everything
--- Returns an array: bytes that were marked or measured; the cursor, all empty at the end; an array of the items that were measured in
--- these segments, and the bytes of each. Batches that leave their lane between two calls shift the places, so that the search may pass
--- over some.
+-- ARGV[8...]: strings, the segments that are to be free; none to measure
+-- Returns an array: bytes that were marked or measured, and the cursor, all empty at the end. Batches that leave their lane between
+-- two calls shift the places, so that the search may pass over some.
 -- Caller: Store::keep_part, Store::measure_part
 
 -- Maximum number of events that a call marks.
@@ -87,56 +85,45 @@ end
 -- Finds what is to be marked, as far as the bytes allow. Returns the next cursor.
 local function find(lanes, token, wanted, left, marks)
   return search(lanes, token, jobs_in_flight(lanes), left, function(item, key, index)
-    local id, home = lanes.item(item)
-    local body = wanted[home] and redis.call('HGET', lanes.base .. 'log:' .. home, id)
+    local id, segment, home = lanes.item(item)
+    local body = wanted[segment] and lanes.body(id, segment, home)
     if not body then return true end
     left.bytes = left.bytes - #body
     if #marks == MAX_MARKS or left.bytes < 0 and #marks > 0 then return false end
-    marks[#marks + 1] = { key = key, index = index, item = item, id = id, home = home, size = #body,
-      new = id .. (string.find(item, '@', 1, true) and '@' or ':') .. '0',
-      environment = string.match(body, '"environment":"([^"]+)"') or '' }
+    marks[#marks + 1] = { key = key, index = index, item = item, id = id, home = home, size = #body }
     return true
   end)
 end
 
--- Measures what waits, in these segments if there are any. Returns the next cursor, the bytes, and what was found in the segments.
-local function measure(lanes, token, wanted, left)
-  local bytes, found = 0, {}
+-- Measures what is there. Returns the next cursor, and the bytes.
+local function measure(lanes, token, left)
+  local bytes = 0
   local cursor = search(lanes, token, {}, left, function(item)
-    local id, home = lanes.item(item)
-    if next(wanted) and not wanted[home] then return true end
-    local size = lanes.body_size(id, home)
-    bytes = bytes + size
-    if wanted[home] then
-      local at = #found
-      found[at + 1], found[at + 2] = item, size
-    end
+    bytes = bytes + lanes.body_size(lanes.item(item))
     return true
   end)
-  return cursor, bytes, found
+  return cursor, bytes
 end
 
 -- Marks events, and changes their items. Returns their bytes.
 local function mark(lanes, token, marks)
   local call, log = redis.call, lanes.base .. 'log:0'
-  local ids, released, homes, marked = {}, {}, {}, 0
-  for i, one in ipairs(marks) do ids[i], released[i], homes[one.home] = one.id, one.item, true end
-  for home in pairs(homes) do lanes.expect('hash', lanes.base .. 'log:' .. home .. ':held') end
-  local known = lanes.kept_events(ids)
-  for _, one in ipairs(marks) do
-    local event = known[one.id]
-    -- Otherwise another item needs it, too.
-    if event.count == 0 then event.size, event.home, event.environment = one.size, one.home, one.environment end
-    event.count, marked = event.count + 1, marked + event.size
-  end
+  local released, homes, marked = {}, {}, 0
+  for i, one in ipairs(marks) do released[i], homes[one.home] = one.item, lanes.base .. 'log:' .. one.home end
+  for _, key in pairs(homes) do lanes.expect('hash', key .. ':held') end
   -- Redis accepts this at its memory limit, and then everything after it. Much more is freed by it soon.
   call('HDEL', log, '')
-  lanes.keep_events(known)
-  for _, one in ipairs(marks) do call('LSET', one.key, one.index, one.new) end
+  for _, one in ipairs(marks) do
+    local key = homes[one.home]
+    call('HSET', key, one.id, (lanes.with_count(call('HGET', key, one.id), 1)))
+    -- An item without a segment of its own is `id:0`, too.
+    call('LSET', one.key, one.index, one.item .. ':0')
+    marked = marked + one.size
+  end
   call('HINCRBY', log .. ':held', token, #marks)
   call('HINCRBY', log .. ':bytes', token, marked)
   -- The name of no subscriber: the segment has marked events, and stays until these are moved.
-  for home in pairs(homes) do call('HSET', lanes.base .. 'log:' .. home .. ':held', '', '1') end
+  for _, key in pairs(homes) do call('HSET', key .. ':held', '', '1') end
   lanes.release(token, released)
   return marked
 end
@@ -145,12 +132,12 @@ local function main(lanes)
   local token, left, wanted, marks = ARGV[1], { events = tonumber(ARGV[2]), bytes = tonumber(ARGV[3]) }, {}, {}
   for at = 8, #ARGV do wanted[ARGV[at]] = true end
   if not left.bytes then
-    local cursor, bytes, found = measure(lanes, token, wanted, left)
-    return { bytes, cursor[1], cursor[2], cursor[3], cursor[4], found }
+    local cursor, bytes = measure(lanes, token, left)
+    return { bytes, cursor[1], cursor[2], cursor[3], cursor[4] }
   end
   local log = lanes.base .. 'log:0'
-  lanes.expect('hash', log, log .. ':uses', log .. ':held', log .. ':bytes')
+  lanes.expect('hash', log, log .. ':held', log .. ':bytes')
   local cursor = find(lanes, token, wanted, left, marks)
   local marked = #marks > 0 and mark(lanes, token, marks) or 0
-  return { marked, cursor[1], cursor[2], cursor[3], cursor[4], {} }
+  return { marked, cursor[1], cursor[2], cursor[3], cursor[4] }
 end

@@ -202,7 +202,7 @@ end
 -- Changes the gauges of a token (its events and batches), and the number of batches of a generation. What is removed of a
 -- subscription that ended is not in the gauges: they were removed when it ended.
 function lanes.count(token, generation, events, batches)
-  if events >= 0 or not lanes.has_ended(token, generation) then
+  if events > 0 or batches > 0 or not lanes.has_ended(token, generation) then
     if events ~= 0 then add_to_gauge(KEYS[2], token, events) end
     if batches ~= 0 then add_to_gauge(KEYS[3], token, batches) end
   end

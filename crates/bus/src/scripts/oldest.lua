@@ -21,8 +21,7 @@ local function main(lanes)
   local items = first and most > 0 and call('LRANGE', lanes.batch_key(first), 3, 2 + most) or {}
   local bytes = 0
   for i = 1, #items do
-    local id, segment = lanes.item(items[i])
-    bytes = bytes + lanes.body_size(id, segment)
+    bytes = bytes + lanes.body_size(lanes.item(items[i]))
   end
   return { oldest and lanes.text(oldest) or '', #items, bytes }
 end

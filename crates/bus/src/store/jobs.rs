@@ -362,8 +362,7 @@ impl Store {
         segments: &[u64],
         cursor: &Cursor,
     ) -> Result<(u64, Option<Cursor>), Error> {
-        let call = (SEARCHED_EVENTS, KEPT_BYTES.to_string());
-        self.search_part(token, call, segments, cursor).await.map(|(bytes, next, _)| (bytes, next))
+        self.search_part(token, (SEARCHED_EVENTS, KEPT_BYTES.to_string()), segments, cursor).await
     }
 
     /// The bytes of the subscriber's waiting events. Searches a limited part of its lanes, from `cursor` on, and returns the cursor of
@@ -373,20 +372,7 @@ impl Store {
         token: &str,
         cursor: &Cursor,
     ) -> Result<(u64, Option<Cursor>), Error> {
-        let call = (MEASURED_EVENTS, String::new());
-        self.search_part(token, call, &[], cursor).await.map(|(bytes, next, _)| (bytes, next))
-    }
-
-    /// The items of the subscriber's waiting events in these segments of the log, and the bytes of each. Searches a limited part of its
-    /// lanes, from `cursor` on, and returns the cursor of the next part.
-    pub(crate) async fn found_part(
-        &self,
-        token: &str,
-        segments: &[u64],
-        cursor: &Cursor,
-    ) -> Result<(BTreeMap<String, u64>, Option<Cursor>), Error> {
-        let call = (MEASURED_EVENTS, String::new());
-        self.search_part(token, call, segments, cursor).await.map(|(_, next, found)| (found, next))
+        self.search_part(token, (MEASURED_EVENTS, String::new()), &[], cursor).await
     }
 
     async fn search_part(
@@ -395,11 +381,11 @@ impl Store {
         (events, bytes): (usize, String),
         segments: &[u64],
         cursor: &Cursor,
-    ) -> Result<(u64, Option<Cursor>, BTreeMap<String, u64>), Error> {
+    ) -> Result<(u64, Option<Cursor>), Error> {
         let call = self.lanes_call(&KEEP).arg(token);
         let call = call.arg(events).arg(bytes).arg(&cursor[..]).arg(segments);
-        let (bytes, a, b, c, d, found) = call.run(self.redis()).await?;
-        Ok((bytes, Some([a, b, c, d]).filter(|next: &Cursor| !next[0].is_empty()), found))
+        let (bytes, a, b, c, d) = call.run(self.redis()).await?;
+        Ok((bytes, Some([a, b, c, d]).filter(|next: &Cursor| !next[0].is_empty())))
     }
 
     /// The bytes of the events that are kept in segment 0 of the log.

@@ -1,6 +1,6 @@
 //! Memory of the fabric: who pays when it is short, and what keeps the log.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use serde_json::value::RawValue;
 use signalbox_api::queues::NewQueue;
@@ -50,6 +50,17 @@ impl World {
 
     async fn relieve(&self) {
         housekeeping::relieve(&self.bus.handle.core, self.store()).await.unwrap();
+    }
+
+    /// The same until no owner is rejected: a check frees for a limited time.
+    async fn relieve_all(&self) {
+        for _ in 0..100 {
+            self.relieve().await;
+            if !self.store().is_full().await.unwrap() {
+                return;
+            }
+        }
+        panic!("memory is still short");
     }
 
     /// Publishes events of this size to a topic, under an environment.
@@ -423,7 +434,7 @@ async fn a_small_event_at_the_head_of_large_ones_keeps_no_more_than_its_share_of
     let gaps = strings(&world.redis, "KEYS", &["bus:gaps:*"]).await;
     assert!(gaps.len() == 1 && gaps[0].starts_with("bus:gaps:large:"), "{gaps:?}");
     // The rest is moved, and then nothing any more, although the log is full again.
-    let goal = idle::Goal { bytes: 100_000, kept: 200_000, is_short: false, why: "log" };
+    let goal = idle::Goal { bytes: 100_000, kept: 200_000, time: Duration::from_secs(60), why: "log" };
     world.time.advance(20_000);
     idle::free(&world.bus.handle.core, world.store(), goal).await.unwrap();
     let before = world.store().segments().await.unwrap();
@@ -551,11 +562,8 @@ async fn while_memory_is_short_parts_that_few_events_keep_are_freed() {
         world.time.advance(20_000);
     }
     world.limit(94).await;
-    for _ in 0..5 {
-        world.relieve().await;
-    }
+    world.relieve_all().await;
     assert!(world.store().kept().await.unwrap() > 0, "something was moved");
-    assert!(!world.store().is_full().await.unwrap(), "nothing is rejected");
     for token in &many {
         assert_eq!(world.waiting(token).await, 500, "{token}");
     }
@@ -565,9 +573,9 @@ async fn while_memory_is_short_parts_that_few_events_keep_are_freed() {
     world.bus.stop().await;
 }
 
-/// Together they need everything, so nothing can be freed.
+/// Together they need everything, so nothing can be freed, and nothing is stored twice.
 #[tokio::test]
-async fn while_memory_is_short_subscribers_that_need_all_of_the_log_lose_nothing_and_nothing_is_marked() {
+async fn while_memory_is_short_subscribers_that_need_all_of_the_log_lose_nothing() {
     for count in [2, 3, 20] {
         let server = Server::in_memory().await;
         let world = world(&server, Options::default()).await;
@@ -582,17 +590,17 @@ async fn while_memory_is_short_subscribers_that_need_all_of_the_log_lose_nothing
             }
             world.time.advance(20_000);
         }
-        world.limit(94).await;
+        world.limit(92).await;
         let before = world.used().await;
-        for _ in 0..3 {
+        for _ in 0..20 {
             world.relieve().await;
         }
-        assert!(world.used().await <= before + 100_000, "{} is more than {before}", world.used().await);
+        assert!(world.used().await <= before + 300_000, "{} after {before}", world.used().await);
         for topic in &topics {
             assert_eq!(world.waiting(topic).await, 5 * 600 / count as u64, "{topic}");
         }
-        assert!(world.store().kept_for().await.unwrap().is_empty());
         world.unlimited().await;
+        assert_true(&world.redis, "the check of the memory").await;
         world.bus.stop().await;
     }
 }
@@ -614,11 +622,8 @@ async fn while_memory_is_short_a_subscriber_with_large_events_elsewhere_pins_not
     }
     world.time.advance(20_000);
     world.limit(94).await;
-    for _ in 0..3 {
-        world.relieve().await;
-    }
+    world.relieve_all().await;
     assert!(world.store().kept().await.unwrap() > 0, "something is freed");
-    assert!(!world.store().is_full().await.unwrap(), "nothing is rejected");
     assert_eq!(world.waiting("evil").await, 100);
     world.unlimited().await;
     assert_true(&world.redis, "the check of the memory").await;
@@ -707,7 +712,7 @@ async fn an_event_with_two_bodies_is_kept_once_until_both_subscribers_have_lost_
     world.paused("first").await;
     world.paused("redriven").await;
     world.time.advance(20_000);
-    let goal = idle::Goal { bytes: u64::MAX, kept: u64::MAX, is_short: false, why: "log" };
+    let goal = idle::Goal { bytes: u64::MAX, kept: u64::MAX, time: Duration::from_secs(60), why: "log" };
     idle::free(&bus.core, world.store(), goal).await.unwrap();
     let segments = world.store().segments().await.unwrap();
     assert_eq!(segments.keys().collect::<Vec<_>>(), [&0]);
@@ -1409,7 +1414,7 @@ async fn the_batch_in_flight_is_not_marked_and_marked_events_are_read_before_and
     let taken = hands.take("w").await;
     let ids: Vec<EventId> = taken.items.iter().map(|item| read_item(item).unwrap().0).collect();
     let bodies = async |hands: &Hands| {
-        let bodies = hands.store.bodies(0, &ids).await.unwrap();
+        let bodies = hands.store.bodies(first, &ids).await.unwrap();
         bodies.into_iter().map(|(_, body)| body.expect("a body")).collect::<Vec<_>>()
     };
     let before = bodies(&hands).await;

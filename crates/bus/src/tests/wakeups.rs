@@ -469,3 +469,11 @@ async fn a_removal_wakes_the_lanes_that_waited_for_it_wherever_its_parts_end() {
     assert_eq!(model.late().await, [""; 0]);
     assert!(model.sleepers.iter().all(|sleeper| sleeper.is_awake(model.now())), "{:?}", model.sleepers);
 }
+
+/// A batch without events is removed with its subscription, and not subtracted from those of the next one.
+#[test]
+fn a_batch_that_became_empty_before_its_subscription_ended_is_counted_once() {
+    let server = runtime().block_on(Server::in_memory());
+    let steps = [Step::Publish(vec![0]), Step::Skip(1, 0), Step::End(1), Step::Publish(vec![0])];
+    case(&server, &steps);
+}

@@ -366,6 +366,9 @@ async fn alter_node(
 ) -> Result<Response, Problem> {
     let mut changes = Vec::new();
     let reached = app.registry.drain_node(caller, node, deadline_seconds, &mut changes).await;
+    if !changes.is_empty() {
+        notes.has_changed();
+    }
     for change in &changes {
         let view = |record: &Option<Record>| {
             let desired = &record.as_ref()?.desired;

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use axum::{
-    Json as Answer,
+    Extension, Json as Answer,
     extract::State as AppState,
     http::StatusCode,
     response::{IntoResponse, Response},
@@ -27,6 +27,7 @@ use crate::http::{
     list::{ListQuery, Listing, SortKey},
     path::Path,
     precondition::tagged,
+    slots::InProgress,
 };
 use signalbox_access::Caller;
 use signalbox_api::routes::{Host, HostList, Promotion, Undoable};
@@ -34,6 +35,8 @@ use signalbox_route_table::{Hostname, InstanceId, Label, Policy, Share, TableHos
 use signalbox_routing::{Error, HostTable, Stored, host_pace, host_state};
 use signalbox_store::PAGE_BYTES;
 
+/// A host with rules for paths to more services than this is as much work as a list.
+const MANY_SERVICES: usize = 16;
 /// Maximum number of hosts that one request examines for a confined token.
 const MAX_EXAMINED: usize = 20_000;
 /// The list to which cursors belong.
@@ -200,15 +203,16 @@ pub async fn all(app: &App, caller: &Caller, patience: Duration) -> Result<Vec<H
 /// Includes hosts without an instance. Entries that were written directly are not included; see `/routes/dump`. Sorted by
 /// `hostname`, `instances`, `healthy` or `unhealthy`; a search covers names and version types. A list of a large table that is
 /// searched or sorted may be some seconds old. A page ends early, with a `next`, when it has about 4 MiB. If the path rules of its
-/// hosts lead to more than 256 services, the `state` of the hosts with the most services is `unknown`. A token can read two lists at
-/// a time.
+/// hosts lead to more than 256 services, the `state` of the hosts with the most services is `unknown`. A token can read four lists
+/// at a time: of hosts, instances, certificates, or the audit log.
 #[utoipa::path(get, path = "/hosts", params(ListQuery), responses((status = 200, body = HostList)))]
 async fn list(
     caller: Confined<ReadRoutes, Hosts>,
     AppState(app): AppState<App>,
     Query(query): Query<ListQuery>,
+    Extension(place): Extension<InProgress>,
 ) -> Result<Answer<HostList>, Problem> {
-    let _place = app.limits.host_lists.take(&caller)?;
+    place.take_list(&app.limits.lists, &caller)?;
     if query.search.is_none() && query.sort.is_none() {
         return list_by_name(&app, &caller, &query).await;
     }
@@ -261,6 +265,7 @@ async fn get(
     caller: Confined<ReadRoutes, Hosts>,
     AppState(app): AppState<App>,
     Path(hostname): Path<Hostname>,
+    Extension(place): Extension<InProgress>,
 ) -> Result<Response, Problem> {
     check_host(&caller, &hostname)?;
     let store = app.registry.store();
@@ -278,7 +283,11 @@ async fn get(
     if !registered && !host.exists() {
         return Err(Error::NoHost.into());
     }
-    let state = store.host_states(vec![HostTable::new(&host)], |id| caller.may_count_as(id)).await?;
+    let table = HostTable::new(&host);
+    if table.all_services().count() > MANY_SERVICES {
+        place.take_list(&app.limits.lists, &caller)?;
+    }
+    let state = store.host_states(vec![table], |id| caller.may_count_as(id)).await?;
     let state = state.into_iter().next().map(host_state);
     let policy = host.policy.clone().map(|policy| policy_value(policy, &caller));
     let shown = Host { rules, promotion, state, ..view(name, host, policy, registered) };

@@ -1,0 +1,84 @@
+//! Responses that hold something until they are sent.
+
+use std::{
+    convert::Infallible,
+    pin::Pin,
+    task::{Context, Poll},
+};
+
+use axum::{
+    body::{Body, Bytes, HttpBody, to_bytes},
+    response::Response,
+};
+use hyper::body::{Frame, SizeHint};
+
+/// Smaller responses hold nothing: a connection takes all of them immediately.
+const LEAST: u64 = 64 << 10;
+/// Bytes that a connection gets at a time. It asks for more when it has sent most of what it has.
+const PART: usize = 64 << 10;
+
+/// A body in memory, and what it holds.
+struct Holding<T> {
+    left: Bytes,
+    _held: T,
+}
+
+impl<T: Unpin> HttpBody for Holding<T> {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        let part = self.left.len().min(PART);
+        Poll::Ready((part > 0).then(|| Ok(Frame::data(self.left.split_to(part)))))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.left.is_empty()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        SizeHint::with_exact(self.left.len() as u64)
+    }
+}
+
+/// Holds `held` until the response is sent, or its connection ends, if its body is in memory and not small. So a client that reads
+/// slowly keeps the place of its request.
+pub async fn holding<T: Unpin + Send + 'static>(response: Response, held: T) -> Response {
+    if response.body().size_hint().exact().is_none_or(|bytes| bytes < LEAST) {
+        return response;
+    }
+    let (parts, body) = response.into_parts();
+    // It is in memory, so this neither waits nor fails.
+    let left = to_bytes(body, usize::MAX).await.unwrap_or_default();
+    Response::from_parts(parts, Body::new(Holding { left, _held: held }))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_large_response_holds_its_place_until_the_last_part_is_taken() {
+        let held = Arc::new(());
+        let text = "x".repeat(3 * PART + 1);
+        let response = holding(Response::new(Body::from(text.clone())), Arc::clone(&held)).await;
+        let mut body = response.into_body();
+        assert_eq!(body.size_hint().exact(), Some(text.len() as u64));
+        let mut read = 0;
+        while !body.is_end_stream() {
+            assert_eq!(Arc::strong_count(&held), 2);
+            let frame = std::future::poll_fn(|context| Pin::new(&mut body).poll_frame(context)).await;
+            read += frame.unwrap().unwrap().into_data().unwrap().len();
+        }
+        drop(body);
+        assert_eq!((read, Arc::strong_count(&held)), (text.len(), 1));
+        let small = holding(Response::new(Body::from("small")), Arc::clone(&held)).await;
+        assert_eq!(Arc::strong_count(&held), 1);
+        assert_eq!(small.into_body().size_hint().exact(), Some(5));
+    }
+}
