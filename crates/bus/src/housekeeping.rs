@@ -342,7 +342,7 @@ pub(super) async fn trim(core: &Arc<Core>, store: &Store) -> Result<(), Error> {
     let log: u64 = store.segments().await?.values().sum();
     let most = core.options.log_bytes;
     if log > most {
-        let goal = Goal { bytes: log - most, kept: most / 2, time: LIMIT_TIME, why: "log" };
+        let goal = Goal { bytes: log - most, kept: most / 2, is_short: false, time: LIMIT_TIME, why: "log" };
         idle::free(core, store, goal).await?;
     }
     Ok(())
@@ -540,21 +540,43 @@ pub(super) async fn relieve(core: &Arc<Core>, store: &Store) -> Result<u64, Erro
     owners.extend(beyond);
     let largest = owners.values().copied().max().unwrap_or_default().max(others);
     if memory.is_short() {
+        // What follows takes long with many segments, and memory may be used up in the meantime.
+        if !store.is_full().await? {
+            note_rejected(core, store, &owners, largest, &publishers, memory).await?;
+        }
         let pinned: u64 = idle::pinned(core, store).await?;
         if pinned.saturating_mul(2) >= largest {
             let bytes = memory.used - memory.short + memory.limit / 20;
             // Nothing is dropped here: new data of the largest owners is rejected first.
-            let goal = Goal { bytes, kept: u64::MAX, time: FREE_TIME, why: "memory" };
+            let goal = Goal { bytes, kept: u64::MAX, is_short: true, time: FREE_TIME, why: "memory" };
             if idle::free(core, store, goal).await? > 0 {
                 memory = settled(core, store, memory.used).await?;
             }
         }
     }
     if !memory.is_short() {
+        store.clear_full().await?;
         return Ok(memory.free());
     }
-    let names = refused(&owners, largest, memory.free_thousandths());
-    let rejected = rejected(names, &publishers, memory.free_thousandths());
+    note_rejected(core, store, &owners, largest, &publishers, memory).await?;
+    if memory.free_thousandths() <= 500 {
+        drop_largest(core, store, largest, memory).await?;
+    }
+    // Until the next check only smaller owners can use more.
+    Ok(memory.free().max(GROWTH / 2))
+}
+
+/// Notes the owners whose new data is rejected.
+async fn note_rejected(
+    core: &Core,
+    store: &Store,
+    owners: &Owners,
+    largest: u64,
+    publishers: &BTreeMap<String, Publisher>,
+    memory: Memory,
+) -> Result<(), Error> {
+    let names = refused(owners, largest, memory.free_thousandths());
+    let rejected = rejected(names, publishers, memory.free_thousandths());
     let until = store.now_ms().await? + REFUSED_MS + 2 * core.options.dead_after_ms;
     // At the limit this fails, and so does every publish.
     let was_full = store.is_full().await?;
@@ -565,11 +587,7 @@ pub(super) async fn relieve(core: &Arc<Core>, store: &Store) -> Result<u64, Erro
         }
         Err(error) => tracing::debug!(%error, "the largest owners cannot be noted"),
     }
-    if memory.free_thousandths() <= 500 {
-        drop_largest(core, store, largest, memory).await?;
-    }
-    // Until the next check only smaller owners can use more.
-    Ok(memory.free().max(GROWTH / 2))
+    Ok(())
 }
 
 /// The memory after something was removed. Redis frees large keys a moment later.

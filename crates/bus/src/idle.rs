@@ -6,7 +6,7 @@
 //! other one is freed. An event is in segment 0 once, until no item of a batch needs it. The bytes of each subscriber are counted
 //! there, and only those pay that have much.
 //!
-//! At no time is a body stored twice, so nothing has to be estimated, and all of it can be interrupted after every call.
+//! At no time is a body stored twice, and all of it can be interrupted after every call.
 
 use std::{
     collections::{BTreeMap, HashMap, HashSet},
@@ -22,7 +22,7 @@ use super::{
     Error, EventId,
     core::Core,
     housekeeping::{READS, report, trim_until, unless_damaged},
-    store::{Cursor, SEGMENT_IDS, Store},
+    store::{Cursor, Holders, SEGMENT_IDS, Store},
     view::View,
 };
 
@@ -31,6 +31,8 @@ const TOGETHER: usize = 500;
 /// Calls that mark events in one round, and calls that drop some. Tests reach the first limit.
 const MAX_MARKS: usize = if cfg!(test) { 30 } else { 1_000 };
 const MAX_DROPS: usize = 5_000;
+/// Bytes that an item of a batch needs more after it was marked, about.
+const ITEM_BYTES: u64 = 12;
 
 /// Where searches that were too long for a round continue in the next one, by shard and subscriber.
 #[derive(Debug, Default)]
@@ -47,7 +49,7 @@ impl Searches {
 
     /// Forgets searches of other subscribers than these.
     fn retain(&self, shard: usize, pinned: &[Pinned]) {
-        let tokens: HashSet<&String> = pinned.iter().flat_map(|one| one.holders.keys()).collect();
+        let tokens: HashSet<&String> = pinned.iter().flat_map(|one| one.holders.waiting.keys()).collect();
         self.0.lock().retain(|(of, token), _| *of != shard || tokens.contains(token));
     }
 }
@@ -85,8 +87,30 @@ async fn idle_one(
 struct Pinned {
     segment: u64,
     bytes: u64,
-    /// These subscribers, and how many events wait there for each that are not marked.
-    holders: BTreeMap<String, u64>,
+    holders: Holders,
+}
+
+impl Pinned {
+    /// What marks may need at most, about: bytes of each item, and the unused rest of the memory of each event, which is larger then.
+    /// Subscribers of the same topics wait for the same events.
+    fn mark_bytes(&self, view: &View) -> u64 {
+        let mut most = HashMap::new();
+        let mut items: u64 = 0;
+        for (token, count) in &self.holders.waiting {
+            items += count;
+            let topics = view.registry.subscriptions.get(token).map(|one| &one.topics);
+            let known: &mut u64 = most.entry(topics).or_default();
+            *known = (*known).max(*count);
+        }
+        let events = most.values().sum::<u64>().min(self.holders.events);
+        let mean = self.bytes / self.holders.events.max(1);
+        items.saturating_mul(ITEM_BYTES).saturating_add(events.saturating_mul(mean / 4))
+    }
+
+    /// Whether marks need little, or have begun.
+    fn is_cheap(&self, view: &View) -> bool {
+        self.holders.marked || self.mark_bytes(view) <= self.bytes / 8
+    }
 }
 
 /// A segment, if no queue needs it.
@@ -107,7 +131,7 @@ async fn all_pinned(store: &Store, idle: &HashSet<String>) -> Result<Vec<Pinned>
     let mut read =
         stream::iter(segments).map(|(segment, bytes)| holders(store, segment, bytes)).buffered(READS);
     while let Some(found) = read.try_next().await? {
-        pinned.extend(found.filter(|one| one.holders.keys().all(|holder| idle.contains(holder))));
+        pinned.extend(found.filter(|one| one.holders.waiting.keys().all(|holder| idle.contains(holder))));
     }
     Ok(pinned)
 }
@@ -126,6 +150,8 @@ pub(super) struct Goal<'a> {
     pub(super) bytes: u64,
     /// Bytes that may be kept for idle subscribers.
     pub(super) kept: u64,
+    /// Whether memory is short, so that only segments are freed whose marks need little of it.
+    pub(super) is_short: bool,
     /// How long it may take: the next round continues.
     pub(super) time: Duration,
     /// The reason, for people.
@@ -137,7 +163,11 @@ pub(super) struct Goal<'a> {
 /// subscriber pays for what others publish. Returns the bytes that the log has lost.
 pub(super) async fn free(core: &Arc<Core>, store: &Store, goal: Goal<'_>) -> Result<u64, Error> {
     let idle = idle(core, store).await?;
-    let pinned = all_pinned(store, &idle).await?;
+    let mut pinned = all_pinned(store, &idle).await?;
+    if goal.is_short {
+        let view = core.view();
+        pinned.retain(|one| one.is_cheap(&view));
+    }
     core.idle_searches.retain(store.shard().index(), &pinned);
     let before = log_bytes(store).await?;
     let target = before.saturating_sub(goal.bytes);
@@ -200,7 +230,7 @@ async fn mark(
 ) -> Result<(), signalbox_store::Error> {
     let segments: Vec<u64> = part.iter().map(|one| one.segment).collect();
     let mut holders = BTreeMap::<&String, u64>::new();
-    for (token, events) in part.iter().flat_map(|one| &one.holders) {
+    for (token, events) in part.iter().flat_map(|one| &one.holders.waiting) {
         *holders.entry(token).or_default() += events;
     }
     // Those with the fewest events first: what they do not use of their share is left to the others.

@@ -3,6 +3,7 @@
 use std::{
     convert::Infallible,
     pin::Pin,
+    sync::Arc,
     task::{Context, Poll},
 };
 
@@ -20,10 +21,22 @@ const PART: usize = 64 << 10;
 /// A body in memory, and what it holds.
 struct Holding<T> {
     left: Bytes,
-    _held: T,
+    held: Arc<T>,
 }
 
-impl<T: Unpin> HttpBody for Holding<T> {
+/// A part of it, which holds the same until the connection has written it.
+struct Part<T> {
+    bytes: Vec<u8>,
+    _held: Arc<T>,
+}
+
+impl<T> AsRef<[u8]> for Part<T> {
+    fn as_ref(&self) -> &[u8] {
+        &self.bytes
+    }
+}
+
+impl<T: Send + Sync + 'static> HttpBody for Holding<T> {
     type Data = Bytes;
     type Error = Infallible;
 
@@ -32,7 +45,13 @@ impl<T: Unpin> HttpBody for Holding<T> {
         _: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
         let part = self.left.len().min(PART);
-        Poll::Ready((part > 0).then(|| Ok(Frame::data(self.left.split_to(part)))))
+        if part == 0 {
+            return Poll::Ready(None);
+        }
+        // A copy: a part that is not written yet does not keep the whole body in memory, but what it holds.
+        let bytes = self.left.split_to(part).to_vec();
+        let held = Arc::clone(&self.held);
+        Poll::Ready(Some(Ok(Frame::data(Bytes::from_owner(Part { bytes, _held: held })))))
     }
 
     fn is_end_stream(&self) -> bool {
@@ -46,20 +65,18 @@ impl<T: Unpin> HttpBody for Holding<T> {
 
 /// Holds `held` until the response is sent, or its connection ends, if its body is in memory and not small. So a client that reads
 /// slowly keeps the place of its request.
-pub async fn holding<T: Unpin + Send + 'static>(response: Response, held: T) -> Response {
+pub async fn holding<T: Send + Sync + 'static>(response: Response, held: T) -> Response {
     if response.body().size_hint().exact().is_none_or(|bytes| bytes < LEAST) {
         return response;
     }
     let (parts, body) = response.into_parts();
     // It is in memory, so this neither waits nor fails.
     let left = to_bytes(body, usize::MAX).await.unwrap_or_default();
-    Response::from_parts(parts, Body::new(Holding { left, _held: held }))
+    Response::from_parts(parts, Body::new(Holding { left, held: Arc::new(held) }))
 }
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
     use super::*;
 
     #[tokio::test]
@@ -69,14 +86,16 @@ mod tests {
         let response = holding(Response::new(Body::from(text.clone())), Arc::clone(&held)).await;
         let mut body = response.into_body();
         assert_eq!(body.size_hint().exact(), Some(text.len() as u64));
-        let mut read = 0;
+        let mut parts = Vec::new();
         while !body.is_end_stream() {
-            assert_eq!(Arc::strong_count(&held), 2);
             let frame = std::future::poll_fn(|context| Pin::new(&mut body).poll_frame(context)).await;
-            read += frame.unwrap().unwrap().into_data().unwrap().len();
+            parts.push(frame.unwrap().unwrap().into_data().unwrap());
         }
         drop(body);
-        assert_eq!((read, Arc::strong_count(&held)), (text.len(), 1));
+        assert_eq!(parts.iter().map(Bytes::len).sum::<usize>(), text.len());
+        assert_eq!(Arc::strong_count(&held), 2, "parts that are not written hold it");
+        drop(parts);
+        assert_eq!(Arc::strong_count(&held), 1);
         let small = holding(Response::new(Body::from("small")), Arc::clone(&held)).await;
         assert_eq!(Arc::strong_count(&held), 1);
         assert_eq!(small.into_body().size_hint().exact(), Some(5));

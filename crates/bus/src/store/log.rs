@@ -89,6 +89,17 @@ pub(crate) enum Appended {
     Moved,
 }
 
+/// Who needs a segment of the log.
+#[derive(Debug)]
+pub(crate) struct Holders {
+    /// How many events wait there for each subscriber, without marked ones.
+    pub waiting: BTreeMap<String, u64>,
+    /// All events of the segment.
+    pub events: u64,
+    /// Whether some are marked, so that they will be moved to segment 0.
+    pub marked: bool,
+}
+
 /// A replay under way.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct ReplayState {
@@ -185,23 +196,25 @@ impl Store {
             .await
     }
 
-    /// The subscribers that need a segment of the log, each with its waiting events there but for marked ones; `None` if a queue needs it.
-    pub(crate) async fn holders(&self, segment: u64) -> Result<Option<BTreeMap<String, u64>>, Error> {
+    /// What needs a segment of the log; `None` if a queue does.
+    pub(crate) async fn holders(&self, segment: u64) -> Result<Option<Holders>, Error> {
         let held = keys::queues::shared(self.shard.tag()).held();
         let mut batch = self.redis().batch();
         batch.add("HGETALL", &self.bus().log_held(segment), NONE);
+        batch.add("HLEN", &self.bus().log_segment(segment), NONE);
         batch.add("HEXISTS", &held, segment);
-        let (mut waiting, by_queue): (BTreeMap<String, u64>, bool) = batch.query().await?;
+        let (mut waiting, events, by_queue): (BTreeMap<String, u64>, u64, bool) = batch.query().await?;
         // Marked events keep it only until they are moved.
-        waiting.remove("");
-        Ok((!by_queue).then_some(waiting))
+        let marked = waiting.remove("").is_some();
+        Ok((!by_queue).then_some(Holders { waiting, events, marked }))
     }
 
     /// The segments of the log that each subscriber needs, at most `most` for each.
     pub(crate) async fn needed(&self, most: usize) -> Result<BTreeMap<String, Vec<u64>>, Error> {
         let mut needed = BTreeMap::<String, Vec<u64>>::new();
         for segment in self.segments().await?.into_keys() {
-            for token in self.holders(segment).await?.unwrap_or_default().into_keys() {
+            let waiting = self.holders(segment).await?.map(|holders| holders.waiting).unwrap_or_default();
+            for token in waiting.into_keys() {
                 let segments = needed.entry(token).or_default();
                 if segments.len() < most {
                     segments.push(segment);

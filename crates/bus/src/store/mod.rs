@@ -14,7 +14,7 @@ use signalbox_store::{
 };
 
 pub(super) use jobs::{Ack, Cursor, Held, Holder, Nack, Nacked, Skipped, Taken, Turn};
-pub(super) use log::{Again, Appended, ReplayState, Resend, SEGMENT_IDS, read_item};
+pub(super) use log::{Again, Appended, Holders, ReplayState, Resend, SEGMENT_IDS, read_item};
 pub use memory::FabricMemory;
 pub(super) use publish::{Accepted, FanOut, Group, InQueue, PublishCall, PublishReply, Published, Target};
 pub(super) use registry::{Command, Committed, Stored};
