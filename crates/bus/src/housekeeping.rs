@@ -37,7 +37,7 @@ const DROP_PART: usize = 100;
 const DROP_BYTES: u64 = 4 << 20;
 /// Batches of a subscriber that are dropped in one turn because they are too much for it.
 const LIMIT_PART: usize = 16;
-/// Calls that measure what waits for a subscriber, each up to 400 events.
+/// Calls that measure what waits for a subscriber, each up to 2,000 events.
 const MAX_MEASURES: usize = 2_500;
 /// How long a round drops what is too much for one subscriber: the next one continues.
 const LIMIT_TIME: Duration = Duration::from_secs(2);
@@ -342,7 +342,7 @@ pub(super) async fn trim(core: &Arc<Core>, store: &Store) -> Result<(), Error> {
     let log: u64 = store.segments().await?.values().sum();
     let most = core.options.log_bytes;
     if log > most {
-        let goal = Goal { bytes: log - most, kept: most / 2, is_short: false, time: LIMIT_TIME, why: "log" };
+        let goal = Goal { bytes: log - most, kept: most / 2, time: LIMIT_TIME, why: "log" };
         idle::free(core, store, goal).await?;
     }
     Ok(())
@@ -548,7 +548,7 @@ pub(super) async fn relieve(core: &Arc<Core>, store: &Store) -> Result<u64, Erro
         if pinned.saturating_mul(2) >= largest {
             let bytes = memory.used - memory.short + memory.limit / 20;
             // Nothing is dropped here: new data of the largest owners is rejected first.
-            let goal = Goal { bytes, kept: u64::MAX, is_short: true, time: FREE_TIME, why: "memory" };
+            let goal = Goal { bytes, kept: u64::MAX, time: FREE_TIME, why: "memory" };
             if idle::free(core, store, goal).await? > 0 {
                 memory = settled(core, store, memory.used).await?;
             }
@@ -646,7 +646,7 @@ async fn drop_largest(
 }
 
 /// The subscriber for which most bytes wait, if that is about as much as `largest` at least. The sizes are estimates, so none pays
-/// before its events are measured, unless these are more than a million.
+/// before its events are measured, unless these are more than five million.
 async fn largest_measured(
     store: &Store,
     mut sizes: BTreeMap<String, u64>,

@@ -2,7 +2,7 @@
 //!
 //! A segment of the log has the events of all tenants. A subscriber that waits for one small event in it would keep all of it, and
 //! pay for what others publish if that was dropped for the sake of the log's size. So what such subscribers wait for is first marked,
-//! which needs a few bytes. When a segment has no other waiting events, each event leaves it: a marked one to segment 0, and each
+//! which needs little memory. When a segment has no other waiting events, each event leaves it: a marked one to segment 0, and each
 //! other one is freed. An event is in segment 0 once, until no item of a batch needs it. The bytes of each subscriber are counted
 //! there, and only those pay that have much.
 //!
@@ -31,8 +31,10 @@ const TOGETHER: usize = 500;
 /// Calls that mark events in one round, and calls that drop some. Tests reach the first limit.
 const MAX_MARKS: usize = if cfg!(test) { 30 } else { 1_000 };
 const MAX_DROPS: usize = 5_000;
-/// Bytes that an item of a batch needs more after it was marked, about.
-const ITEM_BYTES: u64 = 12;
+/// Bytes that the mark of an event needs, about.
+const MARK_BYTES: u64 = 120;
+/// Bytes that the marks of a round may need at the limit of the memory, if it is not known that much more is freed.
+const LEAST_ROOM: u64 = 64 << 10;
 
 /// Where searches that were too long for a round continue in the next one, by shard and subscriber.
 #[derive(Debug, Default)]
@@ -91,25 +93,32 @@ struct Pinned {
 }
 
 impl Pinned {
-    /// What marks may need at most, about: bytes of each item, and the unused rest of the memory of each event, which is larger then.
-    /// Subscribers of the same topics wait for the same events.
-    fn mark_bytes(&self, view: &View) -> u64 {
+    /// How many distinct events are needed, about: subscribers of the same topics and environments wait for the same ones.
+    fn needed(&self, view: &View) -> u64 {
         let mut most = HashMap::new();
-        let mut items: u64 = 0;
         for (token, count) in &self.holders.waiting {
-            items += count;
-            let topics = view.registry.subscriptions.get(token).map(|one| &one.topics);
-            let known: &mut u64 = most.entry(topics).or_default();
+            let filter = view.registry.subscriptions.get(token).map(|one| (&one.topics, &one.environments));
+            let known: &mut u64 = most.entry(filter).or_default();
             *known = (*known).max(*count);
         }
-        let events = most.values().sum::<u64>().min(self.holders.events);
-        let mean = self.bytes / self.holders.events.max(1);
-        items.saturating_mul(ITEM_BYTES).saturating_add(events.saturating_mul(mean / 4))
+        most.values().sum::<u64>().min(self.holders.events)
     }
 
-    /// Whether marks need little, or have begun.
-    fn is_cheap(&self, view: &View) -> bool {
-        self.holders.marked || self.mark_bytes(view) <= self.bytes / 8
+    /// Whether to mark it: that frees much more than it needs, or there is `room` for the marks, from which they are subtracted then.
+    /// While memory is short, they also have to be a small part of the segment, as perhaps nothing is freed.
+    fn pays(&self, view: &View, room: &mut u64, is_short: bool) -> bool {
+        let needed = self.needed(view);
+        let marks = needed.saturating_mul(MARK_BYTES);
+        let frees_most = needed <= self.holders.events / 4 && marks <= self.bytes / 8;
+        // What has begun is finished.
+        if self.holders.marked || frees_most {
+            return true;
+        }
+        let pays = marks <= *room && (!is_short || marks <= self.bytes / 32);
+        if pays {
+            *room -= marks;
+        }
+        pays
     }
 }
 
@@ -150,8 +159,6 @@ pub(super) struct Goal<'a> {
     pub(super) bytes: u64,
     /// Bytes that may be kept for idle subscribers.
     pub(super) kept: u64,
-    /// Whether memory is short, so that only segments are freed whose marks need little of it.
-    pub(super) is_short: bool,
     /// How long it may take: the next round continues.
     pub(super) time: Duration,
     /// The reason, for people.
@@ -164,9 +171,11 @@ pub(super) struct Goal<'a> {
 pub(super) async fn free(core: &Arc<Core>, store: &Store, goal: Goal<'_>) -> Result<u64, Error> {
     let idle = idle(core, store).await?;
     let mut pinned = all_pinned(store, &idle).await?;
-    if goal.is_short {
-        let view = core.view();
-        pinned.retain(|one| one.is_cheap(&view));
+    let (used, limit) = store.memory().await?;
+    if limit > 0 {
+        let is_short = used >= limit / 100 * u64::from(core.options.memory_percent);
+        let (view, mut room) = (core.view(), LEAST_ROOM.max(limit.saturating_sub(used) / 4));
+        pinned.retain(|one| one.pays(&view, &mut room, is_short));
     }
     core.idle_searches.retain(store.shard().index(), &pinned);
     let before = log_bytes(store).await?;

@@ -49,9 +49,9 @@ local function count_events(lanes, bid, needed)
   if not needed then return redis.call('LLEN', key) - 3 end
   local items = redis.call('LRANGE', key, 3, -1)
   for i = 1, #items do
-    local id, segment, home = lanes.item(items[i])
+    local id, segment = lanes.item(items[i])
     needed[segment] = (needed[segment] or 0) + 1
-    if segment == '0' then kept = kept + lanes.body_size(id, segment, home) end
+    if segment == '0' then kept = kept + lanes.body_size(id, segment) end
   end
   return #items
 end

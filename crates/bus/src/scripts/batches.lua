@@ -11,18 +11,16 @@ function lanes.segment(id)
 end
 
 -- An item of a batch is `id`, or `id@segment` when the event was redriven or replayed and its body was stored again. After it was
--- marked (keep.lua), `:0` follows: its body is in the part of the log that is kept for subscribers to which nothing can be delivered
--- (segment 0), or will be moved there when its own segment is cleared (trim.lua). (Earlier versions: `id@0`, and `id:segment`.)
--- Returns as texts the id, the segment for which the item counts, and the segment that had the body first.
+-- marked for the part of the log that is kept for subscribers to which nothing can be delivered (keep.lua), it is `-id`, which needs
+-- no more memory, or `id@0`. The body is moved there when its segment is removed (trim.lua); until then it is in the segment that the
+-- mark names. (Earlier versions wrote `id:0`, and `id:segment`.)
+-- Returns the id as text and the segment as text.
 function lanes.item(item)
-  local id, mark, segment, rest = string.match(item, '^(%d+)([@:])(%d+)(.*)$')
-  if not id then
-    segment = lanes.segment(item)
-    return item, segment, segment
-  end
-  if mark == ':' and segment == '0' then return id, '0', lanes.segment(id) end
-  if rest == ':0' then return id, '0', segment end
-  return id, segment, segment
+  local id, segment = string.match(item, '^(%d+)[@:](%d+)$')
+  if id then return id, segment end
+  id = string.match(item, '^-(%d+)$')
+  if id then return id, '0' end
+  return item, lanes.segment(item)
 end
 
 -- Adds to a number that a script keeps in a hash. If the key has another type, nothing is added, and the number is not 0.
@@ -38,120 +36,69 @@ local function subtract(key, field, count)
   return is_nothing
 end
 
--- Digits before the body of a marked event: how many marked items need it. trim.lua knows the same number.
-local DIGITS = 6
-
--- What the log has of an event, and the key that has it. A body that is not where it was first was moved.
-local function stored(id, segment, home)
-  local key = base .. 'log:' .. home
-  local value = redis.pcall('HGET', key, id)
-  if segment == '0' and type(value) ~= 'string' then
-    key = base .. 'log:0'
-    value = redis.pcall('HGET', key, id)
+-- What is known of marked events, by ID: how many items need each, its bytes, the segment that had its body, and its environment.
+function lanes.kept_events(ids)
+  local known, found = {}, lists.read('HMGET', base .. 'log:0:uses', ids)
+  for i, id in ipairs(ids) do
+    local count, size, home, environment = string.match(found[i] or '', '^(%d+) (%d+) (%d+) (.*)$')
+    -- Earlier versions moved bodies immediately and stored no segment.
+    if not count then count, size, environment = string.match(found[i] or '', '^(%d+) (%d+) (.*)$') end
+    known[id] = { count = tonumber(count or 0), size = tonumber(size or 0), home = home or '0', environment = environment or '' }
   end
-  return type(value) == 'string' and value, key
+  return known
 end
 
--- The count of a value, and the body.
-local function divided(value)
-  local count = tonumber(string.match(value, '^%d+'))
-  return count, count and string.sub(value, DIGITS + 1) or value
-end
-
--- The body of the event of an item; nil if the log does not have it.
-function lanes.body(id, segment, home)
-  local value = stored(id, segment, home)
-  if not value then return nil end
-  local _, body = divided(value)
-  return body
-end
-
--- Its bytes. What waits for others may be marked as well, so this is exact for marked items only.
-function lanes.body_size(id, segment, home)
-  local size = redis.call('HSTRLEN', base .. 'log:' .. home, id)
-  if segment ~= '0' then return size end
-  if size == 0 then size = redis.call('HSTRLEN', base .. 'log:0', id) end
-  return math.max(size - DIGITS, 0)
-end
-
--- The environment that an event counts for.
-function lanes.environment(body)
-  return string.match(body, '"environment":"([^"]+)"') or ''
-end
-
--- Adds an item to those that need the event of a key, or subtracts one; nil if nothing is left. The first one marks the event.
-function lanes.with_count(value, change)
-  local count, body = divided(value)
-  count = (count or 0) + change
-  return count > 0 and string.format('%0' .. DIGITS .. 'd', count) .. body or nil, body
-end
-
--- Events whose bodies are read together when they are freed.
-local FREED_PART = 50
-
--- What a segment has of events. Of a key of another type, nothing is read.
-local function values_of(key, ids)
-  return redis.call('TYPE', key).ok == 'hash' and lists.read('HMGET', key, ids) or {}
-end
-
--- What segments have of events: a body that is not where it was first was moved to segment 0.
-local function read_marked(homes)
-  local log, found, absent = base .. 'log:0', {}, {}
-  for home, ids in pairs(homes) do
-    local key = base .. 'log:' .. home
-    local values = values_of(key, ids)
-    for i, id in ipairs(ids) do
-      if values[i] then found[#found + 1] = { id = id, key = key, value = values[i] } else absent[#absent + 1] = id end
+-- Stores it for events that items need, and removes events that no item needs.
+function lanes.keep_events(known)
+  local log, used, unused = base .. 'log:0', {}, {}
+  for id, one in pairs(known) do
+    if one.count > 0 then
+      local at = #used
+      used[at + 1] = id
+      used[at + 2] = text(one.count) .. ' ' .. text(one.size) .. ' ' .. one.home .. ' ' .. one.environment
+    else
+      unused[#unused + 1] = id
     end
   end
-  local values = #absent > 0 and values_of(log, absent) or {}
-  for i, id in ipairs(absent) do
-    if values[i] then found[#found + 1] = { id = id, key = log, value = values[i] } end
-  end
-  return found
+  lists.call('HSET', log .. ':uses', used)
+  lists.call('HDEL', log .. ':uses', unused)
+  lists.call('HDEL', log, unused)
 end
 
--- Frees what a subscriber needed of the part of the log that is kept (segment 0): an event is removed there when no item needs it. If it
--- was not moved yet, it is an event of its segment like any other. Each event is named once. Returns the bytes of the events, and how
--- many of them segment 0 has lost, and adds those of each environment to `of`.
-local function free_part(homes, of)
-  local log, bytes, freed, gone = base .. 'log:0', 0, 0, {}
-  for _, one in ipairs(read_marked(homes)) do
-    -- Earlier versions counted elsewhere: what they moved stays until nothing of segment 0 is needed.
-    if divided(one.value) then
-      local left, body = lanes.with_count(one.value, -1)
-      bytes = bytes + #body
-      if left or one.key ~= log then
-        redis.call('HSET', one.key, one.id, left or body)
-      else
-        gone[#gone + 1], freed = one.id, freed + #body
-        local environment = lanes.environment(body)
-        of[environment] = (of[environment] or 0) + #body
-      end
-    end
-  end
-  lists.call('HDEL', log, gone)
-  return bytes, freed
+-- The body of an event, and the bytes of it. `segment` is that of an item.
+function lanes.body(id, segment)
+  local body = redis.call('HGET', base .. 'log:' .. segment, id)
+  if body or segment ~= '0' then return body end
+  return redis.call('HGET', base .. 'log:' .. lanes.kept_events({ id })[id].home, id)
 end
 
-local function free_kept(token, items)
+function lanes.body_size(id, segment)
+  if segment == '0' then return lanes.kept_events({ id })[id].size end
+  return redis.call('HSTRLEN', base .. 'log:' .. segment, id)
+end
+
+-- Whether a key is a hash, or may become one.
+local function is_hash(key)
+  local found = redis.call('TYPE', key).ok
+  return found == 'hash' or found == 'none'
+end
+
+-- Frees what a subscriber needed of the part of the log that is kept (segment 0): an event is removed there when no item needs it.
+-- Keys of other types keep everything.
+local function free_kept(token, ids)
   local log, bytes, freed, of = base .. 'log:0', 0, 0, {}
-  local homes, named, count = {}, {}, 0
-  for i, item in ipairs(items) do
-    local id, _, home = lanes.item(item)
-    -- An event of two homes, or one that is named twice, is in two parts.
-    if named[id] or count == FREED_PART then
-      local more, gone = free_part(homes, of)
-      bytes, freed, homes, named, count = bytes + more, freed + gone, {}, {}, 0
-    end
-    homes[home] = homes[home] or {}
-    local ids = homes[home]
-    ids[#ids + 1], named[id], count = id, true, count + 1
-    if i == #items then
-      local more, gone = free_part(homes, of)
-      bytes, freed = bytes + more, freed + gone
+  if not is_hash(log) or not is_hash(log .. ':uses') then return end
+  local known = lanes.kept_events(ids)
+  for _, id in ipairs(ids) do
+    local one = known[id]
+    one.count, bytes = one.count - 1, bytes + one.size
+    -- A body that was not moved yet is counted in its segment.
+    if one.count == 0 and redis.call('HEXISTS', log, id) == 1 then
+      freed = freed + one.size
+      of[one.environment] = (of[one.environment] or 0) + one.size
     end
   end
+  lanes.keep_events(known)
   subtract(log .. ':bytes', token, bytes)
   if freed > 0 then add(base .. 'log', '0', -freed) end
   of[''] = nil
@@ -169,11 +116,12 @@ function lanes.release(token, items)
   for i = 1, #items do
     -- Most items of a batch are in one segment, and are compared with its ends only.
     local id = tonumber(items[i])
+    if id and id < 0 then id = nil end
     if not id or id < from or id >= to then
       if segment then counts[segment] = (counts[segment] or 0) + count end
-      segment, count = id and math.floor(id / SEGMENT) or tonumber(string.match(items[i], '[@:](%d+)$')), 0
+      segment, count = id and math.floor(id / SEGMENT) or tonumber(string.match(items[i], '[@:](%d+)$') or 0), 0
       from, to = id and segment * SEGMENT or 0, id and (segment + 1) * SEGMENT or 0
-      if segment == 0 then kept[#kept + 1] = items[i] end
+      if segment == 0 then kept[#kept + 1] = string.match(items[i], '%d+') end
     end
     count = count + 1
   end
@@ -192,7 +140,7 @@ function lanes.pending_key(worker) return base .. 'jobs:pending:main:' .. worker
 function lanes.gap_of(token, name, items, reason)
   local first, last
   for i = 1, #items do
-    local id = tonumber(items[i]) or tonumber((lanes.item(items[i])))
+    local id = math.abs(tonumber(items[i]) or tonumber((lanes.item(items[i]))))
     if not first or id < first then first = id end
     if not last or id > last then last = id end
   end

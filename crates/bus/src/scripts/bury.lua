@@ -33,7 +33,8 @@ local function main(lanes)
   -- Bodies are read before the first write. A batch is limited in bytes, so this is bounded.
   local bodies = {}
   for i = 1, #items do
-    bodies[i] = lanes.body(lanes.item(items[i]))
+    local id, segment = lanes.item(items[i])
+    bodies[i] = lanes.body(id, segment)
   end
 
   -- In both cases, the first write frees memory, so Redis accepts it and everything after it at its memory limit.

@@ -28,8 +28,8 @@ local function bytes_there(lanes, items)
   local bytes = 0
   if ARGV[4] == '' then return bytes end
   for i = 1, #items do
-    local id, segment, home = lanes.item(items[i])
-    if segment == ARGV[4] then bytes = bytes + lanes.body_size(id, segment, home) end
+    local id, segment = lanes.item(items[i])
+    if segment == ARGV[4] then bytes = bytes + lanes.body_size(id, segment) end
   end
   return bytes
 end

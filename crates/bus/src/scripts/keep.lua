@@ -1,6 +1,7 @@
 -- Marks a subscriber's waiting events whose bodies are in some segments of the log, so that these can be removed: what is marked is
 -- moved to the part that is kept for subscribers to which nothing can be delivered (segment 0, see batches.lua) by trim.lua, and the
--- rest is freed. A mark needs a few bytes. Or measures what waits. It searches a part of the lanes. The batch in flight stays as it is, because its worker may be reading the bodies.
+-- rest is freed. Marking stores no bodies: it needs about a hundred bytes for each event. Or measures what waits. It searches a part of
+-- the lanes. The batch in flight stays as it is, because its worker may be reading the bodies.
 -- KEYS[1-9]: the keys of the lanes, see lanes.lua
 -- ARGV[1]: string, token
 -- ARGV[2]: integer, events to search in this call; a batch counts as one more
@@ -85,17 +86,19 @@ end
 -- Finds what is to be marked, as far as the bytes allow. Returns the next cursor.
 local function find(lanes, token, wanted, left, marks)
   return search(lanes, token, jobs_in_flight(lanes), left, function(item, key, index)
-    local id, segment, home = lanes.item(item)
-    local body = wanted[segment] and lanes.body(id, segment, home)
+    local id, home = lanes.item(item)
+    local body = wanted[home] and redis.call('HGET', lanes.base .. 'log:' .. home, id)
     if not body then return true end
     left.bytes = left.bytes - #body
     if #marks == MAX_MARKS or left.bytes < 0 and #marks > 0 then return false end
-    marks[#marks + 1] = { key = key, index = index, item = item, id = id, home = home, size = #body }
+    marks[#marks + 1] = { key = key, index = index, item = item, id = id, home = home, size = #body,
+      new = string.find(item, '@', 1, true) and id .. '@0' or '-' .. id,
+      environment = string.match(body, '"environment":"([^"]+)"') or '' }
     return true
   end)
 end
 
--- Measures what is there. Returns the next cursor, and the bytes.
+-- Measures what waits. Returns the next cursor, and the bytes.
 local function measure(lanes, token, left)
   local bytes = 0
   local cursor = search(lanes, token, {}, left, function(item)
@@ -108,22 +111,24 @@ end
 -- Marks events, and changes their items. Returns their bytes.
 local function mark(lanes, token, marks)
   local call, log = redis.call, lanes.base .. 'log:0'
-  local released, homes, marked = {}, {}, 0
-  for i, one in ipairs(marks) do released[i], homes[one.home] = one.item, lanes.base .. 'log:' .. one.home end
-  for _, key in pairs(homes) do lanes.expect('hash', key .. ':held') end
+  local ids, released, homes, marked = {}, {}, {}, 0
+  for i, one in ipairs(marks) do ids[i], released[i], homes[one.home] = one.id, one.item, true end
+  for home in pairs(homes) do lanes.expect('hash', lanes.base .. 'log:' .. home .. ':held') end
+  local known = lanes.kept_events(ids)
+  for _, one in ipairs(marks) do
+    local event = known[one.id]
+    -- Otherwise another item needs it, too.
+    if event.count == 0 then event.size, event.home, event.environment = one.size, one.home, one.environment end
+    event.count, marked = event.count + 1, marked + event.size
+  end
   -- Redis accepts this at its memory limit, and then everything after it. Much more is freed by it soon.
   call('HDEL', log, '')
-  for _, one in ipairs(marks) do
-    local key = homes[one.home]
-    call('HSET', key, one.id, (lanes.with_count(call('HGET', key, one.id), 1)))
-    -- An item without a segment of its own is `id:0`, too.
-    call('LSET', one.key, one.index, one.item .. ':0')
-    marked = marked + one.size
-  end
+  lanes.keep_events(known)
+  for _, one in ipairs(marks) do call('LSET', one.key, one.index, one.new) end
   call('HINCRBY', log .. ':held', token, #marks)
   call('HINCRBY', log .. ':bytes', token, marked)
   -- The name of no subscriber: the segment has marked events, and stays until these are moved.
-  for _, key in pairs(homes) do call('HSET', key .. ':held', '', '1') end
+  for home in pairs(homes) do call('HSET', lanes.base .. 'log:' .. home .. ':held', '', '1') end
   lanes.release(token, released)
   return marked
 end
@@ -136,7 +141,7 @@ local function main(lanes)
     return { bytes, cursor[1], cursor[2], cursor[3], cursor[4] }
   end
   local log = lanes.base .. 'log:0'
-  lanes.expect('hash', log, log .. ':held', log .. ':bytes')
+  lanes.expect('hash', log, log .. ':uses', log .. ':held', log .. ':bytes')
   local cursor = find(lanes, token, wanted, left, marks)
   local marked = #marks > 0 and mark(lanes, token, marks) or 0
   return { marked, cursor[1], cursor[2], cursor[3], cursor[4] }

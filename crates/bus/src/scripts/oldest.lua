@@ -21,7 +21,8 @@ local function main(lanes)
   local items = first and most > 0 and call('LRANGE', lanes.batch_key(first), 3, 2 + most) or {}
   local bytes = 0
   for i = 1, #items do
-    bytes = bytes + lanes.body_size(lanes.item(items[i]))
+    local id, segment = lanes.item(items[i])
+    bytes = bytes + lanes.body_size(id, segment)
   end
   return { oldest and lanes.text(oldest) or '', #items, bytes }
 end

@@ -45,7 +45,8 @@ end
 -- Removes the event. If this makes a batch empty, the worker that takes the batch removes it.
 local function remove(lanes, generation, number, bid, item)
   local token, name = ARGV[2], generation .. '.' .. number
-  local body = lanes.body(lanes.item(item))
+  local id, segment = lanes.item(item)
+  local body = lanes.body(id, segment)
   local attempts = redis.call('LINDEX', lanes.batch_key(bid), 2)
   lanes.expect_own()
   lanes.expect('list', KEYS[10], lanes.gaps_key(token, name))

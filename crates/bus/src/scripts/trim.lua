@@ -3,8 +3,8 @@
 -- KEYS[1]: hash, segment -> bytes
 -- KEYS[2]: hash, segment -> messages of queues whose bodies are there
 -- ARGV[1]: integer, unix ms; empty for the time of this server
--- ARGV[2]: integer, maximum number of segments, of environments in them, and of events if some are marked; two kilobytes of these
--- count as one more
+-- ARGV[2]: integer, maximum number of segments, of environments in them, and of events if some are marked; a kilobyte that is moved
+-- counts as one more
 -- ARGV[3...]: segments, numbers
 -- Returns an array: how many of the list are finished, and how many of these were removed. The next one may be partly done.
 -- Caller: Store::trim
@@ -50,27 +50,16 @@ end
 -- Events that are moved or freed together.
 local PART = 100
 
--- Digits before the body of a marked event, as in batches.lua.
-local COUNT, DIGITS = '^%d%d%d%d%d%d', 6
-
--- Moves a marked event to segment 0.
-local function move(id, value, count)
-  local log, there = base .. 'log:0', redis.call('HGET', base .. 'log:0', id)
-  if there then
-    -- It came from another segment, where a redrive had stored it again.
-    local before = string.match(there, COUNT)
-    if before then
-      redis.call('HSET', log, id, string.format('%0' .. DIGITS .. 'd', before + count) .. string.sub(there, DIGITS + 1))
-    end
-    return
+-- Moves a marked event to segment 0, unless it is there already. Returns its bytes.
+local function move(segment, id, environment)
+  local log, body = base .. 'log:0', redis.call('HGET', segment, id)
+  if not body or redis.call('HSETNX', log, id, body) == 0 then return 0 end
+  redis.call('HINCRBY', KEYS[1], '0', #body)
+  if environment ~= '' then
+    redis.call('HINCRBY', log .. ':environments', environment, #body)
+    redis.call('HINCRBY', base .. 'environments', environment, #body)
   end
-  local bytes, environment = #value - DIGITS, string.match(value, '"environment":"([^"]+)"')
-  redis.call('HSET', log, id, value)
-  redis.call('HINCRBY', KEYS[1], '0', bytes)
-  if environment then
-    redis.call('HINCRBY', log .. ':environments', environment, bytes)
-    redis.call('HINCRBY', base .. 'environments', environment, bytes)
-  end
+  return #body
 end
 
 -- Moves what is marked in a segment, and frees the rest, as far as `left` allows. Each event leaves the segment, so any of those that
@@ -83,13 +72,13 @@ local function clear(segment)
       redis.call('HDEL', segment .. ':held', '')
       return true
     end
-    for i = 1, #ids do
-      local value = left > 0 and redis.call('HGET', segment, ids[i])
-      if not value then break end
-      local count = string.match(value, COUNT)
-      if count then move(ids[i], value, count) end
-      redis.call('HDEL', segment, ids[i])
-      left = left - 1 - #value / 2000
+    local marks = lists.read('HMGET', base .. 'log:0:uses', ids)
+    for i, id in ipairs(ids) do
+      if left <= 0 then break end
+      local environment = string.match(marks[i] or '', '^%d+ %d+ %d+ (.*)$')
+      if environment then left = left - move(segment, id, environment) / 1000 end
+      redis.call('HDEL', segment, id)
+      left = left - 1
     end
   end
   return false
@@ -100,7 +89,7 @@ local function is_needed(segment)
   local held = segment .. ':held'
   if redis.call('EXISTS', held) == 0 then return false, true end
   local log = base .. 'log:0'
-  if not are_hashes(held, segment, log, log .. ':environments', base .. 'environments') then return true, true end
+  if not are_hashes(held, segment, log, log .. ':uses', log .. ':environments', base .. 'environments') then return true, true end
   if redis.call('HLEN', held) > 1 or redis.call('HEXISTS', held, '') == 0 then return true, true end
   return false, clear(segment)
 end
@@ -117,7 +106,7 @@ for i = 3, #ARGV do
     local needed, cleared = is_needed(segment)
     if not cleared or not needed and not discharge(segment) then return { i - 3, removed } end
     if not needed then
-      redis.call('UNLINK', segment, segment .. ':order', segment .. ':bytes')
+      redis.call('UNLINK', segment, segment .. ':order', segment .. ':uses', segment .. ':bytes')
       redis.call('HDEL', KEYS[1], ARGV[i])
       removed = removed + 1
     end

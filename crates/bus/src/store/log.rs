@@ -23,30 +23,22 @@ pub(crate) const SEGMENT_IDS: u64 = 64_000_000;
 /// Segments, environments in them and marked events that one call of `trim` removes. It limits how long the call blocks Redis.
 const TRIM_ENTRIES: u64 = 1_000;
 
-/// Digits before the body of a marked event. The scripts know the same number.
-const MARK_DIGITS: usize = 6;
-
 /// For commands without arguments.
 const NONE: &[&str] = &[];
 
-/// Reads an item of a batch: the id, and the segment of the log that had its body first. A marked one may have been moved to segment 0.
+/// Reads an item of a batch: the id, and the segment of the log that its body lies in.
 pub(crate) fn read_item(item: &str) -> Option<(EventId, u64)> {
-    let digits = item.find(['@', ':']).unwrap_or(item.len());
-    let (id, rest) = item.split_at(digits);
-    let id: u64 = id.parse().ok()?;
-    let segment = match rest.strip_suffix(":0").unwrap_or(rest) {
-        "" => id / SEGMENT_IDS,
-        segment => segment.get(1..)?.parse().ok()?,
-    };
-    Some((EventId(id), segment))
-}
-
-/// A body as it was published. Before that of a marked event is the number of items that need it.
-fn unmarked(mut body: Vec<u8>) -> Vec<u8> {
-    if body.first().is_some_and(u8::is_ascii_digit) {
-        body.drain(..MARK_DIGITS.min(body.len()));
+    // A marked one is in segment 0, or will be.
+    if let Some(id) = item.strip_prefix('-') {
+        return Some((EventId(id.parse().ok()?), 0));
     }
-    body
+    match item.split_once(['@', ':']) {
+        Some((id, segment)) => Some((EventId(id.parse().ok()?), segment.parse().ok()?)),
+        None => {
+            let id = item.parse().ok()?;
+            Some((EventId(id), id / SEGMENT_IDS))
+        }
+    }
 }
 
 /// Why events are put into lanes again.
@@ -111,36 +103,47 @@ pub(crate) struct ReplayState {
 }
 
 impl Store {
-    /// Bodies of a batch's events that are in a segment, or were moved from there to segment 0; nothing for one that is gone.
+    /// Bodies of a batch's events in a segment; nothing for one that is gone. Those of segment 0 may not have been moved there yet.
     pub(crate) async fn bodies(
         &self,
         segment: u64,
         ids: &[EventId],
     ) -> Result<Vec<(EventId, Option<Vec<u8>>)>, Error> {
+        let key = self.bus().log_segment(segment);
         let mut found = Vec::with_capacity(ids.len());
         // A batch is capped in bytes, so this is a megabyte or so.
         for part in ids.chunks(1000) {
-            let mut bodies = self.bodies_in(segment, part).await?;
-            let absent: Vec<EventId> =
-                part.iter().zip(&bodies).filter(|(_, body)| body.is_none()).map(|(id, _)| *id).collect();
-            if segment > 0 && !absent.is_empty() {
-                let moved = self.bodies_in(0, &absent).await?;
-                bodies
-                    .iter_mut()
-                    .filter(|body| body.is_none())
-                    .zip(moved)
-                    .for_each(|(body, moved)| *body = moved);
-            }
+            let names: Vec<u64> = part.iter().map(|id| id.0).collect();
+            let bodies: Vec<Option<Vec<u8>>> =
+                self.redis().command("HMGET").key(&key).arg(names).query().await?;
             found.extend(part.iter().copied().zip(bodies));
+        }
+        if segment == 0 && found.iter().any(|(_, body)| body.is_none()) {
+            self.add_marked(&mut found).await?;
         }
         Ok(found)
     }
 
-    async fn bodies_in(&self, segment: u64, ids: &[EventId]) -> Result<Vec<Option<Vec<u8>>>, Error> {
-        let key = self.bus().log_segment(segment);
-        let names: Vec<u64> = ids.iter().map(|id| id.0).collect();
-        let bodies: Vec<Option<Vec<u8>>> = self.redis().command("HMGET").key(&key).arg(names).query().await?;
-        Ok(bodies.into_iter().map(|body| body.map(unmarked)).collect())
+    /// Adds bodies of marked events that are in the segments which their marks name, or were moved since these were asked.
+    async fn add_marked(&self, found: &mut [(EventId, Option<Vec<u8>>)]) -> Result<(), Error> {
+        let absent = found.iter_mut().filter(|(_, body)| body.is_none());
+        let mut absent: Vec<(u64, &mut Option<Vec<u8>>)> = absent.map(|(id, body)| (id.0, body)).collect();
+        for part in absent.chunks_mut(1000) {
+            let ids: Vec<u64> = part.iter().map(|(id, _)| *id).collect();
+            let marks = self.redis().command("HMGET").key(&self.bus().log_uses()).arg(&ids);
+            let marks: Vec<Option<String>> = marks.query().await?;
+            let mut batch = self.redis().batch();
+            for (id, mark) in ids.iter().zip(&marks) {
+                let home = mark.as_deref().and_then(|mark| mark.split(' ').nth(2)?.parse().ok());
+                batch.add("HGET", &self.bus().log_segment(home.unwrap_or_default()), id);
+                batch.add("HGET", &self.bus().log_segment(0), id);
+            }
+            let bodies: Vec<Option<Vec<u8>>> = batch.query().await?;
+            for ((_, body), read) in part.iter_mut().zip(bodies.chunks_exact(2)) {
+                **body = read[0].clone().or_else(|| read[1].clone());
+            }
+        }
+        Ok(())
     }
 
     /// The same of the first of `ids`, as many as have a megabyte or so, and one at least.
@@ -151,14 +154,13 @@ impl Store {
     ) -> Result<Vec<(EventId, Option<Vec<u8>>)>, Error> {
         let names: Vec<u64> = ids.iter().map(|id| id.0).collect();
         let bodies = hash_part(self.redis(), &self.bus().log_segment(segment), &names).await?;
-        Ok(ids.iter().copied().zip(bodies.into_iter().map(|body| body.map(unmarked))).collect())
+        Ok(ids.iter().copied().zip(bodies).collect())
     }
 
     /// The body of an event in the segment of its ID.
     pub(crate) async fn body(&self, id: EventId) -> Result<Option<Vec<u8>>, Error> {
         let key = self.bus().log_segment(id.0 / SEGMENT_IDS);
-        let body: Option<Vec<u8>> = self.redis().command("HGET").key(&key).arg(id.0).query().await?;
-        Ok(body.map(unmarked))
+        self.redis().command("HGET").key(&key).arg(id.0).query().await
     }
 
     /// The segments of the log with their bytes.
@@ -196,7 +198,7 @@ impl Store {
             .await
     }
 
-    /// What needs a segment of the log; `None` if a queue does.
+    /// The subscribers that need a segment of the log; `None` if a queue needs it.
     pub(crate) async fn holders(&self, segment: u64) -> Result<Option<Holders>, Error> {
         let held = keys::queues::shared(self.shard.tag()).held();
         let mut batch = self.redis().batch();
@@ -204,7 +206,6 @@ impl Store {
         batch.add("HLEN", &self.bus().log_segment(segment), NONE);
         batch.add("HEXISTS", &held, segment);
         let (mut waiting, events, by_queue): (BTreeMap<String, u64>, u64, bool) = batch.query().await?;
-        // Marked events keep it only until they are moved.
         let marked = waiting.remove("").is_some();
         Ok((!by_queue).then_some(Holders { waiting, events, marked }))
     }

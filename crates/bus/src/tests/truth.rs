@@ -55,16 +55,19 @@ pub(super) async fn violations(redis: &Fabric) -> Vec<String> {
             }
             *generations.entry((token.clone(), generation)).or_default() += 1;
             for item in &contents[3..] {
-                let marked = item.ends_with(":0");
-                let plain = item.strip_suffix(":0").unwrap_or(item);
-                let (id, segment) = match plain.split_once(['@', ':']) {
+                let item = &item.strip_prefix('-').map_or_else(|| item.clone(), |id| format!("{id}:0"));
+                let (id, segment) = match item.split_once(['@', ':']) {
                     Some((id, segment)) => (id.to_owned(), segment.to_owned()),
-                    None => (plain.to_owned(), (plain.parse::<u64>().unwrap() / 64_000_000).to_string()),
+                    None => (item.clone(), (item.parse::<u64>().unwrap() / 64_000_000).to_string()),
                 };
+                let mark: Option<String> =
+                    redis.command("HGET").arg(("bus:log:0:uses", &id)).query().await.unwrap();
+                // A marked event is in segment 0, or still where its mark says.
+                let home = mark.as_deref().and_then(|mark| mark.split(' ').nth(2)).unwrap_or("0");
                 let is_there = async |segment: &str| {
                     number(redis, "HEXISTS", &[&format!("bus:log:{segment}"), &id]).await == 1
                 };
-                if !(is_there(&segment).await || marked && is_there("0").await) {
+                if !(is_there(&segment).await || segment == "0" && is_there(home).await) {
                     wrong.push(format!("batch {bid} needs {item}, which the log has not"));
                 }
             }

@@ -133,9 +133,7 @@ impl Store {
     /// The log entry of an accepted message, if the log still contains it.
     pub(crate) async fn log_entry(&self, id: u64) -> Result<Option<Vec<u8>>, Error> {
         let key = keys::bus::bus(self.shard.tag()).log_segment(id / SEGMENT_IDS);
-        let entry: Option<Vec<u8>> = self.redis().command("HGET").key(&key).arg(id).query().await?;
-        // The bus marks events that it keeps with a number before them.
-        Ok(entry.map(|entry| entry.into_iter().skip_while(u8::is_ascii_digit).collect()))
+        self.redis().command("HGET").key(&key).arg(id).query().await
     }
 }
 

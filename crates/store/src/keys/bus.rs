@@ -103,6 +103,9 @@ keys! {
         replay(token: &str) = "bus:replay:{token}", "hash", "until done";
         /// HASH: subscriber → its waiting events whose bodies are in the segment. The field without a name: some are marked.
         log_held(segment: u64) = "bus:log:{segment}:held", "hash", "while a batch needs the segment";
+        /// HASH: event that is kept for subscribers to which nothing can be delivered → items that need it, its bytes, the segment that had
+        /// it, and its environment.
+        log_uses() = "bus:log:0:uses", "hash", "while an item needs the event";
         /// HASH: subscriber → the bytes that are kept for it.
         log_kept() = "bus:log:0:bytes", "hash", "while it has any";
         /// HASH: owner (an environment, or `machine:` and a state machine) → bytes that are stored for it.
