@@ -183,28 +183,34 @@ async fn a_token_reads_four_lists_at_a_time() {
     let system = System::start("pages-places").await;
     put(&system, "/hosts/shop.test?wait=20s", json!({})).await;
     let token = system.token("lister", &["read"]).await;
-    let request = Request::get(&system.admin.to_string(), "/hosts").token(&token);
-    assert_eq!(request.send(system.admin).await.expect("an answer").status, 200);
-    // While the routes primary does not respond, lists wait for it.
-    system.pause(System::PRIMARY);
-    let (sender, mut answers) = mpsc::channel(5);
-    for _ in 0..5 {
-        let (request, sender, admin) = (request.clone(), sender.clone(), system.admin);
-        tokio::spawn(async move {
-            let answer = request.send(admin).await.expect("an answer");
-            let _closed = sender.send((answer.status, answer.text())).await;
-        });
-    }
-    let first = tokio::time::timeout(Duration::from_secs(20), answers.recv()).await;
-    system.resume(System::PRIMARY);
-    let (status, text) = first.expect("an answer in time").expect("an answer");
-    assert!(
-        status == 429 && text.contains("token_limit_reached") && text.contains("Limit of lists"),
-        "{text}"
-    );
-    for _ in 0..4 {
-        let (status, text) = answers.recv().await.expect("an answer");
-        assert_eq!(status, 200, "{text}");
+    let machine = "state_machines: {m: {states: [{gate: a, exit_condition: 'metadata.x = 1', triggers: [{metadata: x}], \
+        next: b}, {gate: b}]}}";
+    system.apply("m", machine).await;
+    // While their server does not respond, lists wait for it.
+    for (target, is_table) in [("/hosts", true), ("/state-machines/m/labels", false)] {
+        let server = || if is_table { System::PRIMARY } else { System::FABRIC };
+        let request = Request::get(&system.admin.to_string(), target).token(&token);
+        assert_eq!(request.send(system.admin).await.expect("an answer").status, 200);
+        system.pause(server());
+        let (sender, mut answers) = mpsc::channel(5);
+        for _ in 0..5 {
+            let (request, sender, admin) = (request.clone(), sender.clone(), system.admin);
+            tokio::spawn(async move {
+                let answer = request.send(admin).await.expect("an answer");
+                let _closed = sender.send((answer.status, answer.text())).await;
+            });
+        }
+        let first = tokio::time::timeout(Duration::from_secs(20), answers.recv()).await;
+        system.resume(server());
+        let (status, text) = first.expect("an answer in time").expect("an answer");
+        assert!(
+            status == 429 && text.contains("token_limit_reached") && text.contains("Limit of lists"),
+            "{text}"
+        );
+        for _ in 0..4 {
+            let (status, text) = answers.recv().await.expect("an answer");
+            assert_eq!(status, 200, "{text}");
+        }
     }
     system.stop().await;
 }

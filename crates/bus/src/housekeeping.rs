@@ -44,7 +44,9 @@ const LIMIT_TIME: Duration = Duration::from_secs(2);
 /// Segments forgotten in one call, and how long a round forgets some.
 const TRIM_PART: usize = 100;
 const TRIM_TIME: Duration = Duration::from_secs(10);
-/// How long a check of the memory frees what only idle subscribers keep, before it decides who is rejected.
+/// How long a check of the memory forgets what nothing needs, and how long it frees what only idle subscribers keep, before it decides
+/// who is rejected.
+const FORGET_TIME: Duration = Duration::from_secs(1);
 const FREE_TIME: Duration = Duration::from_millis(200);
 /// Missed heartbeats after which an earlier process on the same machine is dead.
 const MISSED_BEATS: u32 = 2;
@@ -686,9 +688,10 @@ pub(super) async fn waiting_bytes(
     Ok(None)
 }
 
-/// Forgets every segment that no batch and no queue needs.
+/// Forgets segments that no batch and no queue needs, as far as the time allows: the next check continues.
 async fn forget_log(store: &Store) -> Result<(), signalbox_store::Error> {
-    trim_all(store, &store.segments().await?.into_keys().collect::<Vec<_>>()).await
+    let segments: Vec<u64> = store.segments().await?.into_keys().collect();
+    trim_until(store, &segments, Instant::now() + FORGET_TIME).await
 }
 
 /// The subscriber with the most, and how much that is.

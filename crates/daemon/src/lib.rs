@@ -25,6 +25,8 @@ mod root_token;
 #[cfg(feature = "serve")]
 pub mod serve;
 pub mod traces;
+#[cfg(feature = "serve")]
+mod writing;
 
 pub use attempts::Attempts;
 #[cfg(feature = "serve")]

@@ -7,6 +7,8 @@
 //! * If few connections are left, each new one ends a connection that waits for a request, of the address with most of these:
 //!   the oldest that has not sent any, or else the one that has waited longest for its next. So clients that keep connections
 //!   open do not take them from others.
+//! * A client that does not read a response whose length is known is ended after 30 seconds, and one second more for each 16 KiB:
+//!   until then the response is in memory. A stream ends when its sender ends it.
 //! * Beyond [`Limits::connections`], a new connection is closed without an answer.
 //!
 //! How long a request's body may take is a matter of the daemon that reads it.
@@ -25,6 +27,8 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::{net::TcpListener, sync::Semaphore, time};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use tower_service::Service as _;
+
+use crate::writing::{Deadline, Writing};
 
 /// How long a connection may take to send the header of its next request. The edge closes its idle connections to the
 /// daemons after 10 seconds.
@@ -227,18 +231,22 @@ pub async fn serve(listener: TcpListener, router: Router, limits: Limits, stoppi
         let waiting = Waiting::new(&idle, address);
         connections.spawn(async move {
             let _slot = slot;
+            let deadline = Deadline::default();
             let service = service_fn(async |request| {
                 waiting.finish();
                 let response = answer(router.clone(), request, peer).await;
+                let bytes = response.body().size_hint().exact();
+                deadline.begin(bytes);
                 // A stream ends when its sender ends it.
-                if response.body().size_hint().exact().is_some() {
+                if bytes.is_some() {
                     waiting.begin(Awaits::Next);
                 }
                 Ok::<_, Infallible>(response)
             });
             let mut builder = http1::Builder::new();
             builder.timer(TokioTimer::new()).header_read_timeout(HEADER_TIMEOUT);
-            let connection = builder.serve_connection(TokioIo::new(stream), service);
+            let connection =
+                builder.serve_connection(TokioIo::new(Writing::new(stream, deadline.clone())), service);
             let mut connection = std::pin::pin!(connection);
             let ended = tokio::select! {
                 // A request that has arrived is read before its connection is ended.

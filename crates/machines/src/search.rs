@@ -30,7 +30,7 @@ const PAGE: usize = 500;
 /// Labels that are examined for one page of results.
 const MAX_CHECKED: usize = 10_000;
 /// Bytes of labels that are examined for one page of results.
-const MAX_CHECKED_BYTES: usize = 4 * PAGE_BYTES;
+const MAX_CHECKED_BYTES: usize = PAGE_BYTES;
 /// Labels that are examined to count or to sort.
 const MAX_SCANNED: usize = 100_000;
 /// Labels that can be sorted by age.

@@ -193,7 +193,7 @@ pub(super) fn html(status: StatusCode, page: &impl Template) -> Result<Response,
     Ok(with_headers((status, pages::render(page)?).into_response()))
 }
 
-fn with_headers(mut response: Response) -> Response {
+pub(super) fn with_headers(mut response: Response) -> Response {
     let headers = response.headers_mut();
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("text/html; charset=utf-8"));
     headers.insert(header::CONTENT_SECURITY_POLICY, HeaderValue::from_static(POLICY));

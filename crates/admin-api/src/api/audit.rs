@@ -79,7 +79,7 @@ async fn list(
     Query(asked): Query<Asked>,
     Extension(place): Extension<InProgress>,
 ) -> Result<Answer<Page>, Problem> {
-    place.take_list(&app.limits.lists, &caller)?;
+    place.take_list(&app.limits.lists, &caller).await?;
     read(&app, &asked).await.map(Answer)
 }
 

@@ -123,7 +123,7 @@ async fn list(
     Query(query): Query<PageQuery>,
     Extension(place): Extension<InProgress>,
 ) -> Result<Answer<CertificateList>, Problem> {
-    place.take_list(&app.limits.lists, &caller)?;
+    place.take_list(&app.limits.lists, &caller).await?;
     let limit = page::limit(query.limit)?;
     let after = app.cursors.read(&caller, LIST, query.cursor.as_deref()).await?;
     let wanted = query.search.as_deref().unwrap_or_default().to_lowercase();

@@ -2,18 +2,31 @@
 //!
 //! A limit for all clients together protects the process, and a limit for each token keeps a token from taking the places of
 //! all others. Each person for whom an authenticating proxy uses a token has places of its own. Root is subject only to the
-//! limit for all.
+//! limit for all, of which an eighth is left to root.
 
 use std::{
     collections::HashMap,
     sync::{Arc, OnceLock},
+    time::Duration,
 };
 
 use axum::http::StatusCode;
 use parking_lot::Mutex;
+use tokio::{
+    sync::{Notify, Semaphore},
+    time,
+};
 
 use super::Problem;
 use signalbox_access::Caller;
+
+/// How long a list waits for a place: a client that reads several at a time does not have to count them.
+const PATIENCE: Duration = Duration::from_secs(2);
+/// Lists that wait, of all tokens: each place that becomes free wakes all of them.
+const MAX_WAITING: usize = 64;
+
+/// The part of all places that only root gets: tokens that hold all others keep no operator out.
+const PART_OF_ROOT: usize = 8;
 
 /// Places for one kind of resource. Cheap to clone.
 #[derive(Debug, Clone)]
@@ -26,6 +39,10 @@ struct Places {
     total: usize,
     per_token: usize,
     held: Mutex<HashMap<String, usize>>,
+    /// Notified of each place that becomes free.
+    freed: Notify,
+    /// A permit for each request that waits for one.
+    waiting: Semaphore,
 }
 
 /// A place that is held until this is dropped.
@@ -38,7 +55,8 @@ pub struct Slot {
 impl Slots {
     /// At most `total` places, of which one token holds at most `per_token`. `what` names them in the plural.
     pub fn new(what: &'static str, total: usize, per_token: usize) -> Self {
-        Self(Arc::new(Places { what, total, per_token, held: Mutex::default() }))
+        let (held, freed, waiting) = (Mutex::default(), Notify::new(), Semaphore::new(MAX_WAITING));
+        Self(Arc::new(Places { what, total, per_token, held, freed, waiting }))
     }
 
     /// Takes a place.
@@ -46,7 +64,7 @@ impl Slots {
     /// # Errors
     /// 429 `token_limit_reached` if the token holds all places that it may hold; 503 `too_many_waiting` if none is free.
     pub fn take(&self, caller: &Caller) -> Result<Slot, Problem> {
-        let Places { what, total, per_token, held } = &*self.0;
+        let Places { what, total, per_token, held, .. } = &*self.0;
         let client = caller.limited_as().into_owned();
         let mut held = held.lock();
         if !caller.is_root() && held.get(&client).is_some_and(|count| count >= per_token) {
@@ -56,7 +74,8 @@ impl Slots {
             let problem = Problem::new(StatusCode::TOO_MANY_REQUESTS, "token_limit_reached", detail);
             return Err(problem.with("limit", *per_token).retry_after(1));
         }
-        if held.values().sum::<usize>() >= *total {
+        let total = if caller.is_root() { *total } else { total - total / PART_OF_ROOT };
+        if held.values().sum::<usize>() >= total {
             let detail =
                 format!("Limit of {what} reached on this pacemaker ({total}). Use another pacemaker.");
             return Err(Problem::unavailable("too_many_waiting", detail));
@@ -64,6 +83,28 @@ impl Slots {
         *held.entry(client.clone()).or_default() += 1;
         drop(held);
         Ok(Slot { slots: self.clone(), client })
+    }
+
+    /// Takes a place, and waits a moment for one.
+    ///
+    /// # Errors
+    /// As [`Self::take`].
+    pub async fn wait(&self, caller: &Caller) -> Result<Slot, Problem> {
+        let problem = match self.take(caller) {
+            Err(problem) => problem,
+            taken => return taken,
+        };
+        let Ok(_waiting) = self.0.waiting.try_acquire() else { return Err(problem) };
+        let deadline = time::Instant::now() + PATIENCE;
+        loop {
+            // From here on, no place becomes free unnoticed.
+            let freed = self.0.freed.notified();
+            match self.take(caller) {
+                Err(problem) if time::timeout_at(deadline, freed).await.is_err() => return Err(problem),
+                Err(_) => {}
+                taken => return taken,
+            }
+        }
     }
 }
 
@@ -90,12 +131,12 @@ impl InProgress {
         Ok(())
     }
 
-    /// Takes a place for a list.
+    /// Takes a place for a list, and waits for it for two seconds at most.
     ///
     /// # Errors
     /// As [`Slots::take`].
-    pub(crate) fn take_list(&self, slots: &Slots, caller: &Caller) -> Result<(), Problem> {
-        let _ = self.0.list.set(slots.take(caller)?);
+    pub(crate) async fn take_list(&self, slots: &Slots, caller: &Caller) -> Result<(), Problem> {
+        let _ = self.0.list.set(slots.wait(caller).await?);
         Ok(())
     }
 }
@@ -109,6 +150,8 @@ impl Drop for Slot {
                 held.remove(&self.client);
             }
         }
+        drop(held);
+        self.slots.0.freed.notify_waiters();
     }
 }
 
@@ -144,5 +187,36 @@ mod tests {
         assert!(slots.take(&one).is_ok() && slots.take(&Caller::root()).is_ok());
         drop((_other, _root));
         assert!(slots.0.held.lock().is_empty(), "a client without places is forgotten");
+    }
+
+    #[test]
+    fn tokens_leave_an_eighth_to_root() {
+        let slots = Slots::new("lists", 16, 8);
+        let token = |name: &str| Caller::named(name.to_owned(), Vec::new(), None);
+        let take = |caller: &Caller| slots.take(caller).map_err(|problem| problem.code().to_string());
+        let mut held = Vec::new();
+        for name in ["one", "two"] {
+            let caller = token(name);
+            held.extend(std::iter::repeat_with(|| take(&caller).ok()).take(8).flatten());
+        }
+        assert_eq!((held.len(), take(&token("three")).unwrap_err().as_str()), (14, "too_many_waiting"));
+        held.extend((0..2).map(|_| take(&Caller::root()).unwrap()));
+        assert_eq!(take(&Caller::root()).unwrap_err(), "too_many_waiting");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_list_waits_a_moment_for_a_place() {
+        let slots = Slots::new("lists", 8, 1);
+        let caller = Caller::named("one".to_owned(), Vec::new(), None);
+        let held = slots.take(&caller).unwrap();
+        let ends = async {
+            time::sleep(PATIENCE / 2).await;
+            drop(held);
+        };
+        let (got, ()) = tokio::join!(slots.wait(&caller), ends);
+        let _held = got.unwrap();
+        let begun = time::Instant::now();
+        assert_eq!(slots.wait(&caller).await.unwrap_err().code(), "token_limit_reached");
+        assert_eq!(begun.elapsed(), PATIENCE);
     }
 }

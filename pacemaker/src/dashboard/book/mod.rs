@@ -17,6 +17,7 @@ use std::{
 
 use askama::Template;
 use axum::{
+    body::Bytes,
     http::{StatusCode, header},
     response::{IntoResponse, Response},
 };
@@ -25,7 +26,8 @@ use serde::Deserialize;
 
 use super::{
     assets::STAMP,
-    page::{Path as UrlPath, html},
+    page::{Path as UrlPath, html, with_headers},
+    pages::render,
 };
 use crate::http::{Problem, Query};
 use page::Page;
@@ -52,6 +54,15 @@ struct Book {
     /// By name: what follows `/docs/` in the address, empty for the front page.
     pages: BTreeMap<String, Page>,
 }
+
+/// The pages in their frame, by name. All responses share their bytes: the book needs no token, and some pages are large.
+static FRAMED: LazyLock<BTreeMap<&str, Bytes>> = LazyLock::new(|| {
+    let framed = |(name, page): (&'static String, &'static Page)| {
+        let frame = Frame { body: &page.html, ..frame(name, &page.title) };
+        Some((name.as_str(), render(&frame).ok()?.into()))
+    };
+    BOOK.pages.iter().filter_map(framed).collect()
+});
 
 impl Book {
     fn read() -> Self {
@@ -164,8 +175,8 @@ pub(super) async fn page(UrlPath(name): UrlPath<String>) -> Result<Response, Pro
 }
 
 fn show(name: &str) -> Result<Response, Problem> {
-    if let Some(page) = BOOK.pages.get(name) {
-        return html(StatusCode::OK, &Frame { body: &page.html, ..frame(name, &page.title) });
+    if let Some(page) = FRAMED.get(name) {
+        return Ok(with_headers(page.clone().into_response()));
     }
     let media_type = match name.rsplit_once('.') {
         Some((_, "png")) => "image/png",

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use axum::{
-    Json as Answer,
+    Extension, Json as Answer,
     extract::State,
     http::{HeaderMap, StatusCode},
 };
@@ -24,6 +24,7 @@ use crate::http::{
     App, Problem,
     body::{Body, JsonBytes, Query, RawBytes, parse},
     path::Path,
+    slots::InProgress,
 };
 use signalbox_api::machines::{Item, Items, LabelPage, Results, Retried};
 use signalbox_machines::{Error, Filter, Status, Update};
@@ -122,19 +123,21 @@ pub(crate) struct Which {
 /// List labels
 ///
 /// By state, status, age, error and metadata. A search by a value that the machine indexes (`index`) costs as much as it
-/// finds. Others read labels, at most 10,000 or about 16 MiB per page; then the page may be shorter than the limit although there is
-/// a next one.
+/// finds. Others read labels, at most 10,000 or about 4 MiB per page; then the page may be shorter than the limit although there is
+/// a next one. A token can read four lists at a time.
 #[utoipa::path(get, path = "/state-machines/{machine}/labels", params(Wanted),
     responses((status = 200, body = LabelPage),
     (status = "default", description = "422 invalid_filter, too_many_labels | 404 unknown_state")))]
 async fn list(
-    _: OfMachine<ReadMachines>,
+    OfMachine { 0: caller, .. }: OfMachine<ReadMachines>,
     State(app): State<App>,
     Path(MachineName(machine)): Path<MachineName>,
     Query(wanted): Query<Wanted>,
+    Extension(place): Extension<InProgress>,
 ) -> Result<Answer<LabelPage>, Problem> {
     let limit = limit(wanted.limit)?;
     let filter = wanted.filter()?;
+    place.take_list(&app.limits.lists, &caller).await?;
     let (search, cursor) = (&app.machines.search, wanted.cursor.as_deref());
     let found = match wanted.sort.as_deref() {
         None | Some("name") => search.page(&machine, &filter, cursor, limit).await?,

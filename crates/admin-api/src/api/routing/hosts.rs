@@ -202,7 +202,7 @@ pub async fn all(app: &App, caller: &Caller, patience: Duration) -> Result<Vec<H
 /// `hostname`, `instances`, `healthy` or `unhealthy`; a search covers names and version types. A list of a large table that is
 /// searched or sorted may be some seconds old. A page ends early, with a `next`, when it has about 4 MiB. If the path rules of its
 /// hosts lead to more than 256 services, the `state` of the hosts with the most services is `unknown`. A token can read four lists
-/// at a time: of hosts, instances, certificates, or the audit log.
+/// at a time: of hosts, instances, certificates, labels, or the audit log. A further one waits for two seconds at most.
 #[utoipa::path(get, path = "/hosts", params(ListQuery), responses((status = 200, body = HostList)))]
 async fn list(
     caller: Confined<ReadRoutes, Hosts>,
@@ -210,7 +210,7 @@ async fn list(
     Query(query): Query<ListQuery>,
     Extension(place): Extension<InProgress>,
 ) -> Result<Answer<HostList>, Problem> {
-    place.take_list(&app.limits.lists, &caller)?;
+    place.take_list(&app.limits.lists, &caller).await?;
     if query.search.is_none() && query.sort.is_none() {
         return list_by_name(&app, &caller, &query).await;
     }
@@ -284,7 +284,7 @@ async fn get(
     let table = HostTable::new(&host);
     // To read the hosts to which its rules lead can be as much work as a list.
     if table.all_services().next().is_some() {
-        place.take_list(&app.limits.lists, &caller)?;
+        place.take_list(&app.limits.lists, &caller).await?;
     }
     let state = store.host_states(vec![table], |id| caller.may_count_as(id)).await?;
     let state = state.into_iter().next().map(host_state);

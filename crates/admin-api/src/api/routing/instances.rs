@@ -96,7 +96,7 @@ async fn list(
     Query(query): Query<ListQuery>,
     Extension(place): Extension<InProgress>,
 ) -> Result<Answer<InstanceList>, Problem> {
-    place.take_list(&app.limits.lists, &caller)?;
+    place.take_list(&app.limits.lists, &caller).await?;
     let limit = page::limit(query.limit)?;
     let mut after = app.cursors.read(&caller, LIST, query.cursor.as_deref()).await?;
     let filter = Filter {

@@ -65,7 +65,7 @@ async fn explain_host(
     Query(query): Query<ExplainQuery>,
     Extension(place): Extension<InProgress>,
 ) -> Result<Answer<Explanation>, Problem> {
-    place.take_list(&app.limits.lists, &caller)?;
+    place.take_list(&app.limits.lists, &caller).await?;
     let host = host_of(&query.host);
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b".-_[]:".contains(&byte);
     // A URL would otherwise be read as the host `http`.
