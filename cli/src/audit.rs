@@ -125,7 +125,7 @@ fn who(record: &Record) -> String {
 fn cells(record: &Record) -> [Cell; 9] {
     let code = record.code.as_ref().map_or_else(String::new, |code| format!(" {code}"));
     cells![
-        Cell::Time(record.at_ms),
+        record.at,
         record.kind.as_str(),
         who(record),
         record.address.as_deref().unwrap_or_default(),
@@ -143,7 +143,7 @@ fn row(record: &Record) -> String {
     let code = record.code.as_ref().map_or_else(String::new, |code| format!(" {code}"));
     format!(
         "{}  {:<8} {who:<16} {:<15} {} {} {}{code}",
-        timestamp(record.at_ms),
+        timestamp(record.at.ms()),
         record.kind.as_str(),
         record.address.as_deref().unwrap_or("-"),
         record.method,
@@ -158,7 +158,7 @@ mod tests {
 
     #[test]
     fn a_record_is_one_line() {
-        let text = r#"{"at_ms":1801353600000,"kind":"refused","who":"ops","person":"alice","address":"10.0.0.7",
+        let text = r#"{"at":"2027-01-31T00:00:00.000Z","kind":"refused","who":"ops","person":"alice","address":"10.0.0.7",
             "method":"DELETE","route":"/tokens/{name}","target":"/tokens/ci","status":403,"code":"scope_missing"}"#;
         let record: Record = serde_json::from_str(text).unwrap();
         assert_eq!(

@@ -106,7 +106,7 @@ pub(crate) async fn run(command: Command, remote: &Remote) -> Result<(), Failure
         Command::Dead { backend, listing } => {
             let row = |letter: &DeadEvent| {
                 let event: Value = serde_json::from_str(letter.event.get()).unwrap_or_default();
-                cells![event["id"], Cell::Time(letter.died_ms), letter.attempts, letter.why]
+                cells![event["id"], letter.died_at, letter.attempts, letter.why]
             };
             let path = path(&backend, "/dead");
             let heads = ["EVENT", "DIED", "ATTEMPTS", "REASON"];

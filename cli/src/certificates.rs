@@ -6,7 +6,7 @@ use clap::Subcommand;
 use serde::Serialize;
 use serde_json::{Value, json};
 use signalbox_client::{
-    Client, Error,
+    Client, Error, Time,
     acme::{AutomaticCertificate, AutomaticCertificateList},
     certificates::{CertificateList, ChangedCertificate, NewCertificate},
     segment,
@@ -67,7 +67,7 @@ pub(crate) enum Command {
 pub(crate) struct Row {
     pub(crate) server_name: String,
     /// Unix seconds.
-    pub(crate) not_after: Option<u64>,
+    pub(crate) not_after: Option<Time>,
     /// Absent for an uploaded certificate.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) automatic: Option<AutomaticCertificate>,
@@ -140,7 +140,7 @@ pub(crate) async fn rows(client: &Client) -> Result<Vec<Row>, Error> {
     let mut rows: BTreeMap<String, Row> = stored
         .into_iter()
         .map(|one| {
-            let not_after = u64::try_from(one.not_after).ok();
+            let not_after = Some(one.not_after);
             let row = Row { server_name: one.server_name.clone(), not_after, automatic: None };
             (one.server_name, row)
         })
@@ -156,14 +156,13 @@ pub(crate) async fn rows(client: &Client) -> Result<Vec<Row>, Error> {
 const HEADS: [&str; 6] = ["NAME", "STATE", "EXPIRES", "RENEWED AT", "NEXT ATTEMPT", "LAST ERROR"];
 
 fn cells(row: &Row) -> [Cell; 6] {
-    let at = |seconds: Option<u64>| Cell::time(seconds.map(|seconds| seconds * 1000));
     let automatic = row.automatic.as_ref();
     cells![
         row.server_name,
         automatic.map_or_else(|| "uploaded".to_owned(), |one| terminal::word(one.state)),
-        at(row.not_after),
-        at(automatic.and_then(|one| one.renews_at)),
-        at(automatic.and_then(|one| one.next_attempt_at)),
+        row.not_after,
+        automatic.and_then(|one| one.renews_at),
+        automatic.and_then(|one| one.next_attempt_at),
         automatic.and_then(|one| one.last_error.as_ref()),
     ]
 }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use clap::{Subcommand, builder::PossibleValuesParser};
 use serde_json::{Value, json};
-use signalbox_client::{events::ClientToken, segment, tokens::Scope};
+use signalbox_client::{Time, events::ClientToken, segment, tokens::Scope};
 
 use crate::{
     confirm::Sure,
@@ -29,7 +29,7 @@ pub(crate) enum Command {
         scope: Option<Vec<String>>,
         /// End of the token: a time, or a duration from now
         #[arg(long, value_name = "TIME", value_parser = expiry)]
-        expires: Option<u64>,
+        expires: Option<Time>,
     },
     /// Give a client another token and print it once; the previous tokens stay valid for a while
     Rotate {
@@ -57,7 +57,7 @@ pub(crate) async fn run(command: Command, remote: &Remote) -> Result<(), Failure
             listing.list(remote, async |client| Ok(client.get("/api_tokens").await?), ["CLIENT"], row).await
         }
         Command::Create { name, scope, expires } => {
-            let body = input::given(json!({"name": name, "scopes": scope, "expires_at_ms": expires}));
+            let body = input::given(json!({"name": name, "scopes": scope, "expires_at": expires}));
             remote.change("POST", "/api_tokens", Some(&body), secret).await
         }
         Command::Rotate { name, overlap } => {

@@ -132,7 +132,7 @@ impl Replaced {
         let (drain, undo) = (span(self.drain), span(self.undo_for.max(self.drain)));
         let [verb, are] = verbs(&promoted.drained);
         out!("  {drained} {verb} for {drain}, and {are} removed after {undo}");
-        if promoted.undo_until_ms.is_some() && !self.undo_for.is_zero() {
+        if promoted.undo_until.is_some() && !self.undo_for.is_zero() {
             out!("  until then: signalbox hosts undo {}", promoted.hostname);
         }
     }
@@ -244,14 +244,14 @@ pub(crate) async fn run(command: Command, remote: &Remote) -> Result<(), Failure
             let client = remote.client()?;
             let promotion = client.routes().host(&host).await?.promotion;
             // The promotion that this command reads is undone, and no other one.
-            let promoted = promotion.and_then(|one| Some((one.version_type_id?, one.at_ms)));
-            let Some((version_type_id, at_ms)) = promoted else {
+            let promoted = promotion.and_then(|one| Some((one.version_type_id?, one.at)));
+            let Some((version_type_id, at)) = promoted else {
                 return Err(Failure::refused_because(format!(
                     "no version type of {host} is promoted (nothing_to_undo)"
                 )));
             };
             let progress = until.progress();
-            let undo = UndoPromotion { version_type_id, at_ms: Some(at_ms), drain_seconds: None };
+            let undo = UndoPromotion { version_type_id, at: Some(at), drain_seconds: None };
             let undone = client.routes().undo_promotion(&host, &undo, until.wait).await?;
             drop(progress);
             remote.show(&undone, |undone| {

@@ -290,7 +290,7 @@ pub(crate) async fn run(command: Command, remote: &Remote) -> Result<(), Failure
 
 fn row(label: &LabelRow) -> [Cell; 5] {
     let status = if label.suspended { format!("{}, suspended", label.status) } else { label.status.clone() };
-    cells![label.name, label.state, status, Cell::at(&label.since), label.error]
+    cells![label.name, label.state, status, label.since, label.error]
 }
 
 async fn simulate(args: Simulate, remote: &Remote) -> Result<(), Failure> {
@@ -336,5 +336,5 @@ async fn retry(
 }
 
 fn past(one: &Move) -> [Cell; 7] {
-    cells![one.visit, Cell::at(&one.at), one.from, one.to, one.cause, one.trigger, one.version]
+    cells![one.visit, one.at, one.from, one.to, one.cause, one.trigger, one.version]
 }

@@ -9,7 +9,7 @@ use clap::ArgAction;
 use jiff::Timestamp;
 use serde::Serialize;
 use serde_json::Value;
-use signalbox_client::Client;
+use signalbox_client::{Client, Time};
 use tokio::{signal, time};
 
 use crate::{
@@ -79,6 +79,12 @@ impl Shown for Cell {
     }
 }
 
+impl Shown for Time {
+    fn cell(&self) -> Cell {
+        Cell::Time(self.ms())
+    }
+}
+
 impl<T: Shown + ?Sized> Shown for &T {
     fn cell(&self) -> Cell {
         (**self).cell()
@@ -129,17 +135,6 @@ macro_rules! cells {
 pub(crate) use cells;
 
 impl Cell {
-    /// A time that may be missing.
-    pub(crate) fn time(ms: Option<u64>) -> Self {
-        ms.map(Self::Time).cell()
-    }
-
-    /// A time as in RFC 3339.
-    pub(crate) fn at(text: &str) -> Self {
-        let at = text.parse::<Timestamp>().ok().and_then(|at| u64::try_from(at.as_millisecond()).ok());
-        at.map_or_else(|| Self::Text(text.to_owned()), Self::Time)
-    }
-
     /// A time that was `ms` milliseconds ago.
     pub(crate) fn ago(ms: u64) -> Self {
         Self::Time(now_ms().saturating_sub(ms))

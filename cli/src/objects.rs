@@ -138,6 +138,12 @@ fn print(object: &ObjectState) {
 }
 
 fn row(object: &ObjectState) -> [Cell; 6] {
-    let parked = Cell::time(object.parked_since_ms);
-    cells![object.object, object.backend, parked, object.queued, object.attempts, object.last_error]
+    cells![
+        object.object,
+        object.backend,
+        object.parked_since,
+        object.queued,
+        object.attempts,
+        object.last_error
+    ]
 }

@@ -1,15 +1,12 @@
 //! JSON for people: one member per line, nested members indented, times in words.
 
 use serde_json::Value;
+use signalbox_client::Time;
 
 use crate::{
     listing::{now_ms, relative, timestamp},
     terminal,
 };
-
-/// Numbers of milliseconds or seconds below these are spans, or years that no system runs in.
-const FIRST_MS: u64 = 1_000_000_000_000;
-const FIRST_SECOND: u64 = 1_000_000_000;
 
 /// Prints a value.
 pub(crate) fn print(value: &Value) {
@@ -35,13 +32,9 @@ pub(crate) fn printable(line: &str) -> String {
         .collect()
 }
 
-/// A member that is a time by its name: `expires_at_ms`, `not_after`.
-fn time(name: &str, value: &Value, now_ms: u64) -> Option<String> {
-    let number = value.as_u64()?;
-    let is_ms = name.ends_with("_ms") && number >= FIRST_MS;
-    let is_seconds =
-        (name.ends_with("_at") || name.starts_with("not_")) && (FIRST_SECOND..FIRST_MS).contains(&number);
-    let ms = if is_ms { number } else { number.checked_mul(1000).filter(|_| is_seconds)? };
+/// A member that is a time, and how long it is from now.
+fn time(value: &Value, now_ms: u64) -> Option<String> {
+    let ms = value.as_str()?.parse::<Time>().ok()?.ms();
     Some(format!("{} ({})", timestamp(ms), relative(ms, now_ms)))
 }
 
@@ -71,7 +64,7 @@ fn outlined(value: &Value, depth: usize, now_ms: u64) -> Vec<String> {
                     return [vec![format!("{space}{}:", word(name))], outlined(member, depth + 1, now_ms)]
                         .concat();
                 }
-                let shown = time(name, member, now_ms).unwrap_or_else(|| plain(member));
+                let shown = time(member, now_ms).unwrap_or_else(|| plain(member));
                 vec![format!("{space}{}: {shown}", word(name))]
             })
             .collect(),
@@ -117,13 +110,8 @@ mod tests {
     #[test]
     fn times_are_shown_as_times_and_spans_as_numbers() {
         let now = 1_801_353_600_000;
-        let value = json!({"at_ms": now, "timeout_ms": 500, "not_after": now / 1000, "count_at": 7});
-        let expected = [
-            "at_ms: 2027-01-31T00:00:00Z (0s ago)",
-            "count_at: 7",
-            "not_after: 2027-01-31T00:00:00Z (0s ago)",
-            "timeout_ms: 500",
-        ];
+        let value = json!({"at": "2027-01-31T00:00:00.000Z", "timeout_ms": 500, "count_at": 7});
+        let expected = ["at: 2027-01-31T00:00:00Z (0s ago)", "count_at: 7", "timeout_ms: 500"];
         let mut lines = outlined(&value, 0, now);
         lines.sort();
         assert_eq!(lines, expected);

@@ -399,14 +399,14 @@ fn path(queue: &str, below: &str) -> String {
 
 fn gap_row(gap: &Gap) -> [Cell; 5] {
     let environment = gap.environment.as_deref().unwrap_or("(others)");
-    cells![environment, gap.messages, gap.first, gap.last, Cell::Time(gap.dropped_ms)]
+    cells![environment, gap.messages, gap.first, gap.last, gap.dropped_at]
 }
 
 const DEAD: [&str; 7] = ["ID", "ENVIRONMENT", "TYPE", "NAME", "DIED", "REASON", "+PAYLOAD"];
 
 fn dead_row(letter: &DeadLetter<Message>) -> [Cell; 7] {
     let [id, environment, kind, name, payload] = message_cells(letter.message.as_ref());
-    cells![id, environment, kind, name, Cell::Time(letter.died_ms), letter.reason, payload]
+    cells![id, environment, kind, name, letter.died_at, letter.reason, payload]
 }
 
 const MESSAGES: [&str; 7] = ["ID", "ENVIRONMENT", "TYPE", "NAME", "UNTIL", "ATTEMPT", "+PAYLOAD"];
@@ -414,7 +414,7 @@ const MESSAGES: [&str; 7] = ["ID", "ENVIRONMENT", "TYPE", "NAME", "UNTIL", "ATTE
 fn message_row(stored: &StoredMessage<Message>) -> [Cell; 7] {
     let [id, environment, kind, name, payload] = message_cells(stored.message.as_ref());
     let attempt = stored.message.as_ref().map(|message| message.attempt);
-    cells![id, environment, kind, name, Cell::time(stored.until_ms), attempt, payload]
+    cells![id, environment, kind, name, stored.until, attempt, payload]
 }
 
 /// ID, environment, type, name and payload.

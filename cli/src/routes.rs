@@ -280,11 +280,11 @@ fn row(instance: &Instance) -> [Cell; 12] {
         instance.weight,
         instance.state.as_str(),
         health,
-        Cell::time(instance.health_since_ms),
+        instance.health_since,
         instance.unhealthy_because,
         instance.node_id,
         instance.application_id,
-        Cell::time(instance.lease_expires_ms),
+        instance.lease_expires_at,
     ]
 }
 

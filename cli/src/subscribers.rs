@@ -212,8 +212,7 @@ pub(crate) async fn run(command: Command, remote: &Remote) -> Result<(), Failure
             remote.change("DELETE", &of("/subscriber/dead", &name), None, done).await
         }
         Command::Replay { name, from, to, rate } => {
-            let ms = |at: Timestamp| u64::try_from(at.as_millisecond()).unwrap_or_default();
-            let body = json!({"from": ms(from), "to": ms(to), "rate": rate});
+            let body = json!({"from": from, "to": to, "rate": rate});
             remote.call("POST", &of("/subscriber/replay", &name), Some(&body)).await?;
             remote.done(
                 &json!({"replaying": true}),
@@ -307,13 +306,13 @@ const DELIVERY: [&str; 8] = ["AT", "RESULT", "STATUS", "TOOK", "ATTEMPT", "EVENT
 fn delivery_row(one: &DeliveryAttempt) -> [Cell; 8] {
     let events = if one.events == 1 { one.first.to_string() } else { format!("{} events", one.events) };
     cells![
-        Cell::Time(one.at),
+        one.at,
         terminal::word(one.result),
         one.status,
         terminal::span(one.duration_ms),
         one.attempt,
         events,
-        Cell::time(one.next),
+        one.next,
         one.response.as_ref().or(one.why.as_ref()),
     ]
 }
@@ -352,7 +351,7 @@ fn row(one: &Subscriber) -> [Cell; 10] {
         state,
         subscription.health.to_string(),
         count(|numbers| numbers.events),
-        Cell::time(one.numbers.as_ref().and_then(|numbers| numbers.oldest_ms)),
+        one.numbers.as_ref().and_then(|numbers| numbers.oldest_at),
         count(|numbers| numbers.failed),
         count(|numbers| numbers.dead),
         subscription.topics,
@@ -382,6 +381,5 @@ async fn test(name: &str, remote: &Remote) -> Result<(), Failure> {
 
 fn dead_row(letter: &DeadLetter) -> [Cell; 6] {
     let event: Value = serde_json::from_str(letter.event.get()).unwrap_or_default();
-    let died = Cell::Time(letter.died_at);
-    cells![event["id"], event["topic"], event["url"], died, letter.attempts, letter.reason]
+    cells![event["id"], event["topic"], event["url"], letter.died_at, letter.attempts, letter.reason]
 }

@@ -6,7 +6,7 @@ use clap::{Subcommand, builder::PossibleValuesParser};
 use jiff::Timestamp;
 use serde_json::json;
 use signalbox_client::{
-    Client, Error, segment,
+    Client, Error, Time, segment,
     tokens::{NewToken, Rotation, Scope, Token, TokenList},
 };
 
@@ -34,7 +34,7 @@ pub(crate) enum Command {
         overlap: Duration,
         /// End of the new secret: a time, or a duration from now [default: as the previous secret]
         #[arg(long, value_name = "TIME", value_parser = expiry)]
-        expires: Option<u64>,
+        expires: Option<Time>,
     },
     /// Revoke a token
     #[command(visible_alias = "rm", aliases = ["remove", "delete"])]
@@ -67,7 +67,7 @@ pub(crate) struct Create {
     version_type: Option<Vec<String>>,
     /// End of the token: a time, or a duration from now
     #[arg(long, value_name = "TIME", value_parser = expiry)]
-    expires: Option<u64>,
+    expires: Option<Time>,
 }
 
 pub(crate) async fn run(command: Command, remote: &Remote) -> Result<(), Failure> {
@@ -86,13 +86,13 @@ pub(crate) async fn run(command: Command, remote: &Remote) -> Result<(), Failure
                 environments: environment,
                 machines: machine,
                 version_types: version_type,
-                expires_at_ms: expires,
+                expires_at: expires,
             };
             let token: Token = remote.client()?.send("POST", "/tokens", &new).await?;
             remote.show(&token, secret)
         }
         Command::Rotate { name, overlap, expires } => {
-            let rotation = Rotation { overlap_seconds: Some(overlap.as_secs()), expires_at_ms: expires };
+            let rotation = Rotation { overlap_seconds: Some(overlap.as_secs()), expires_at: expires };
             let path = format!("{}/rotate", path(&name));
             let token: Token = remote.client()?.send("POST", &path, &rotation).await?;
             remote.show(&token, secret)
@@ -128,7 +128,7 @@ const HEADS: [&str; 9] = [
 ];
 
 fn row(token: &Token) -> [Cell; 9] {
-    let at = |ms: Option<u64>| ms.map_or_else(|| "never".cell(), Cell::Time);
+    let at = |time: Option<Time>| time.map_or_else(|| "never".cell(), |time| time.cell());
     cells![
         token.name,
         terminal::list(&token.scopes),
@@ -136,14 +136,14 @@ fn row(token: &Token) -> [Cell; 9] {
         token.environments,
         token.machines,
         token.version_types,
-        at(token.expires_at_ms),
-        at(token.last_used_at_ms),
-        token.replaced_until_ms.len(),
+        at(token.expires_at),
+        at(token.last_used_at),
+        token.replaced_until.len(),
     ]
 }
 
-/// A point in time, as a duration from now or as a timestamp, in unix milliseconds.
-pub(crate) fn expiry(text: &str) -> Result<u64, String> {
+/// A point in time, as a duration from now or as a timestamp.
+pub(crate) fn expiry(text: &str) -> Result<Time, String> {
     let at = match text.parse::<Timestamp>() {
         Ok(at) => at,
         Err(_) => {
@@ -153,7 +153,8 @@ pub(crate) fn expiry(text: &str) -> Result<u64, String> {
             Timestamp::now().checked_add(after).map_err(|error| error.to_string())?
         }
     };
-    u64::try_from(at.as_millisecond()).map_err(|_| "must be after 1970".to_owned())
+    let ms = u64::try_from(at.as_millisecond()).map_err(|_| "must be after 1970".to_owned())?;
+    Ok(Time::from_ms(ms))
 }
 
 #[cfg(test)]
@@ -162,9 +163,9 @@ mod tests {
 
     #[test]
     fn an_expiry_is_a_duration_or_a_time() {
-        assert_eq!(expiry("2027-01-31T00:00:00Z"), Ok(1_801_353_600_000));
+        assert_eq!(expiry("2027-01-31T00:00:00Z"), Ok(Time::from_ms(1_801_353_600_000)));
         let (soon, late) = (expiry("1h").unwrap(), expiry("90d").unwrap());
-        assert!((7_772_400_000..7_772_500_000).contains(&(late - soon)), "{soon} {late}");
+        assert!((7_772_400_000..7_772_500_000).contains(&(late.ms() - soon.ms())), "{soon} {late}");
         for bad in ["", "tomorrow", "5x", "-1h"] {
             expiry(bad).unwrap_err();
         }

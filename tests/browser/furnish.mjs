@@ -58,7 +58,7 @@ export async function furnish() {
         const log = await api("GET", "/subscriber/deliveries?subscriber=furnished-client");
         return log.deliveries.length ? log : null;
     });
-    await until("a parked object", async () => (await api("GET", `/objects/${encodeURIComponent(object)}`)).parked_since_ms);
+    await until("a parked object", async () => (await api("GET", `/objects/${encodeURIComponent(object)}`)).parked_since);
     const { dead } = await api("GET", "/queues/furnished/dead");
     const letter = dead[0].message;
     const pages = {

@@ -16,6 +16,7 @@ use std::{
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 use signalbox_testkit::{Ports, eventually, eventually_within};
+use signalbox_tests::http::moment;
 use signalbox_tests::{
     acme::{AcmeServer, Act, Seen},
     http::Request,
@@ -132,7 +133,7 @@ async fn a_host_has_https_without_an_operator_and_a_restart_orders_nothing() {
     set_auto(&system, "app.test").await;
     let state = until_issued(&system, "app.test").await;
     until_issued(&system, "a.covered.test").await;
-    let (ends, renews) = (state["not_after"].as_u64().unwrap(), state["renews_at"].as_u64().unwrap());
+    let (ends, renews) = (moment(&state["not_after"]) / 1000, moment(&state["renews_at"]) / 1000);
     assert!((27 * DAY..=34 * DAY).contains(&(ends - renews)), "{state}");
     for name in ["app.test", "a.covered.test"] {
         assert_eq!(fetched(&system, &server, name).await.as_deref(), Ok("app"), "{name}");
@@ -192,7 +193,7 @@ async fn a_certificate_is_renewed_and_stays_while_the_server_is_away() {
     .await;
     assert_eq!(failing["last_error"], "The ACME server answered with status 503.", "{failing}");
     assert_eq!(presented(&system, "app.test").await.1, first.1, "it stays until its end");
-    let ends = failing["not_after"].as_u64().unwrap();
+    let ends = moment(&failing["not_after"]);
     server.kill().await;
     // An expired certificate is not presented.
     eventually_within(PATIENCE, "the end of the certificate", || async {
@@ -207,7 +208,7 @@ async fn a_certificate_is_renewed_and_stays_while_the_server_is_away() {
     server.start(system.edge.port(), 90 * DAY).await;
     assert_eq!(system.api("POST", "/acme/names/app.test/renew", None).await.status, 202);
     let again = until_issued(&system, "app.test").await;
-    assert!(again["not_after"].as_u64().unwrap() > ends + DAY, "{again}");
+    assert!(moment(&again["not_after"]) > ends + 1000 * DAY, "{again}");
     assert_eq!(fetched(&system, &server, "app.test").await.as_deref(), Ok("app"));
     system.stop().await;
 }
@@ -280,7 +281,7 @@ async fn a_name_that_meets_a_rate_limit_delays_no_other() {
     .await;
     let error = "The ACME server answered: too many certificates already issued (rateLimited)";
     assert_eq!(state["last_error"], error, "{state}");
-    let pause = state["next_attempt_at"].as_u64().unwrap() - state["last_error_at"].as_u64().unwrap();
+    let pause = (moment(&state["next_attempt_at"]) - moment(&state["last_error_at"])) / 1000;
     assert!((7195..=7210).contains(&pause), "{state}");
     assert_eq!(server.orders_of("limited.test"), 1);
     // An operator may try at any time.

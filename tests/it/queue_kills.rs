@@ -17,6 +17,7 @@ use rand::{RngExt as _, SeedableRng as _, rngs::StdRng};
 use serde_json::{Value, json};
 use signalbox_stack::Fsync;
 use signalbox_testkit::eventually_within;
+use signalbox_tests::http::moment;
 use signalbox_tests::{fleet::Fleet, http::Request, victim::Victim};
 use tokio::{
     task::JoinSet,
@@ -182,7 +183,7 @@ impl World {
     }
 
     fn received(&self, n: usize, message: &Value, asked: Instant) {
-        let pulled_ms = message["lease_until_ms"].as_u64().unwrap_or_default().saturating_sub(LEASE_MS);
+        let pulled_ms = moment(&message["lease_until"]).saturating_sub(LEASE_MS);
         let id = message["id"].as_u64().unwrap_or_default();
         self.with(|ledger| {
             ledger.received.insert(n);

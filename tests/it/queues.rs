@@ -4,6 +4,7 @@ use std::{collections::BTreeSet, net::SocketAddr, sync::Mutex};
 
 use serde_json::{Value, json};
 use signalbox_testkit::eventually;
+use signalbox_tests::http::moment;
 use signalbox_tests::{
     http::{Request, Response},
     system::System,
@@ -103,10 +104,7 @@ async fn the_life_cycle_of_a_queue() {
         Some(json!({"receipts": [receipts[1]], "lease_seconds": 600})),
     )
     .await;
-    assert!(
-        extended["results"][0]["lease_until_ms"].as_u64() > first["lease_until_ms"].as_u64(),
-        "{extended}"
-    );
+    assert!(moment(&extended["results"][0]["lease_until"]) > moment(&first["lease_until"]), "{extended}");
     let back = ok(&system, at, "POST", "/queues/email/nack", Some(json!({"receipts": [receipts[2]]}))).await;
     assert_eq!(back["results"][0]["result"], "back");
     let again = pull(&system, "email", json!({})).await;

@@ -10,6 +10,7 @@ use std::{
 };
 
 use serde_json::Value;
+use signalbox_client::Time;
 use tokio::{
     io::{AsyncBufReadExt, AsyncRead, AsyncReadExt, AsyncWriteExt, BufReader},
     net::{TcpSocket, TcpStream},
@@ -17,6 +18,11 @@ use tokio::{
 };
 
 use signalbox_testkit::PATIENCE;
+
+/// A time of a response, in milliseconds since 1970.
+pub fn moment(value: &Value) -> u64 {
+    serde_json::from_value::<Time>(value.clone()).unwrap_or_else(|error| panic!("{value}: {error}")).ms()
+}
 
 /// A well-formed request. Use [`Connection::send_raw`] for others.
 #[derive(Debug, Clone)]

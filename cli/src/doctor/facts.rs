@@ -8,7 +8,7 @@ use std::{
 use futures_util::future::join_all;
 use jiff::Timestamp;
 use signalbox_client::{
-    Client, Error,
+    Client, Error, Time,
     events::Numbers,
     health::{Edge, PacemakerList},
     machines::{Label, LabelPage, Machines},
@@ -217,7 +217,7 @@ impl Collection {
         let answer = answers.certificates.map(|rows| {
             let one = |row: certificates::Row| Certificate {
                 name: row.server_name,
-                ends: row.not_after,
+                ends: row.not_after.map(|at| at.ms() / 1000),
                 automatic: row.automatic.is_some(),
                 last_error: row.automatic.and_then(|one| one.last_error),
             };
@@ -366,7 +366,7 @@ async fn subscribers(client: &Client) -> Result<Vec<Subscriber>, Error> {
         Subscriber {
             dead: numbers.map_or(0, |numbers| numbers.dead),
             queued: numbers.map_or(0, |numbers| numbers.events),
-            oldest_ms: numbers.and_then(|numbers| numbers.oldest_ms),
+            oldest_ms: numbers.and_then(|numbers| numbers.oldest_at).map(Time::ms),
             batch_timeout_ms: Some(one.timeout),
             name: one.subscriber,
             disabled: one.disabled,

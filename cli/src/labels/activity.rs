@@ -11,7 +11,7 @@ pub(super) const COLUMNS: [&str; 4] = ["AT", "VISIT", "WHAT", "DETAILS"];
 
 /// A line as a row of the table.
 pub(super) fn row(line: &ActivityLine) -> [Cell; 4] {
-    cells![Cell::at(&line.at), line.visit, line.kind, printable(&described(line))]
+    cells![line.at, line.visit, line.kind, printable(&described(line))]
 }
 
 /// The members of a line in words.

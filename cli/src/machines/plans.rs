@@ -152,7 +152,7 @@ pub(super) async fn run(command: Command, remote: &Remote) -> Result<(), Failure
             let heads = ["VERSION", "AT", "BY", "HASH", "STATE"];
             let row = |one: &Version| {
                 let state = one.current.then_some("active");
-                cells![one.version, Cell::at(&one.at), one.by, one.hash, state]
+                cells![one.version, one.at, one.by, one.hash, state]
             };
             listing.list(remote, async |client| versions(&client, &machine).await, heads, row).await
         }
@@ -319,8 +319,8 @@ async fn delete(args: Delete, remote: &Remote) -> Result<(), Failure> {
 const TASKS: [&str; 8] = ["TASK", "OPERATION", "STATE", "CHECKED", "CHANGED", "FAILED", "BY", "STARTED"];
 
 fn task_row(task: &Task) -> [Cell; 8] {
-    let (checked, created) = (format!("{}/{}", task.checked, task.labels), Cell::at(&task.created));
-    cells![task.id, task.operation, task.state, checked, task.changed, task.failed, task.by, created]
+    let checked = format!("{}/{}", task.checked, task.labels);
+    cells![task.id, task.operation, task.state, checked, task.changed, task.failed, task.by, task.created]
 }
 
 /// Lines above which only the differing middle of two texts is shown as removed and added.

@@ -13,7 +13,7 @@ use crate::{
     confirm::Sure,
     exit::Failure,
     input,
-    listing::{Cell, Listing, cells},
+    listing::{Listing, cells},
     remote::Remote,
     terminal::out,
 };
@@ -60,6 +60,6 @@ pub(super) async fn run(args: Secrets, remote: &Remote) -> Result<(), Failure> {
     }
     let path = path(&machine, "/secrets");
     let read = async |client: Client| Ok(client.get::<machines::Secrets>(&path).await?.secrets);
-    let row = |secret: &Secret| cells![secret.name, secret.address, secret.by, Cell::at(&secret.at)];
+    let row = |secret: &Secret| cells![secret.name, secret.address, secret.by, secret.at];
     listing.list(remote, read, ["SECRET", "ADDRESS", "BY", "SET"], row).await
 }

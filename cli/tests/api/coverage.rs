@@ -206,16 +206,18 @@ fn answer(call: &str) -> (u16, &'static str) {
         "PATCH /state-machines/orders/labels/unknown" => {
             (404, r#"{"status":404,"code":"unknown_label","detail":"no such label"}"#)
         }
-        "GET /tokens" => (200, r#"{"tokens":[{"name":"ci","scopes":["read"],"created_at_ms":1}]}"#),
+        "GET /tokens" => {
+            (200, r#"{"tokens":[{"name":"ci","scopes":["read"],"created_at":"2026-01-31T18:30:00.000Z"}]}"#)
+        }
         "POST /state-machines/orders/tasks" => (
             202,
-            r#"{"id":"t","operation":"suspend","filter":{},"by":"root","state":"running","created":"","updated":"",
+            r#"{"id":"t","operation":"suspend","filter":{},"by":"root","state":"running","created":"2026-01-31T18:30:00.000Z","updated":"2026-01-31T18:30:00.000Z",
                 "labels":1,"checked":0,"changed":0,"unchanged":0,"failed":0}"#,
         ),
         "GET /hosts/a.test" => (
             200,
             r#"{"hostname":"a.test","addresses":[],"instance_ids":[],"log_key":null,"registered":true,
-                "promotion":{"version_type_id":"18","at_ms":1,"superseded":[]}}"#,
+                "promotion":{"version_type_id":"18","at":"2026-01-31T18:30:00.000Z","superseded":[]}}"#,
         ),
         "GET /certificates" => (200, r#"{"certificates":[]}"#),
         "GET /subscriptions" => (200, "[]"),

@@ -26,7 +26,7 @@ use super::{
     cache::{Cache, Uses},
     model::{Caller, Grant, Stored},
 };
-use signalbox_api::tokens::Token;
+use signalbox_api::{Time, tokens::Token};
 use signalbox_daemon::RootToken;
 
 static CREATE: Script<FabricRole> = Script::new("tokens/create", include_str!("scripts/create.lua"));
@@ -362,10 +362,10 @@ fn listed(newest: Stored, replaced_until_ms: Vec<u64>, last_used_at_ms: Option<u
         environments,
         machines,
         version_types,
-        created_at_ms: newest.created_ms,
-        expires_at_ms: newest.expires_ms,
-        last_used_at_ms,
-        replaced_until_ms,
+        created_at: Time::from_ms(newest.created_ms),
+        expires_at: newest.expires_ms.map(Time::from_ms),
+        last_used_at: last_used_at_ms.map(Time::from_ms),
+        replaced_until: replaced_until_ms.into_iter().map(Time::from_ms).collect(),
         token: None,
     }
 }

@@ -1,6 +1,7 @@
 use std::time::{Duration, SystemTime};
 
 use super::*;
+use signalbox_api::Time;
 use signalbox_daemon::RootToken;
 use signalbox_route_table::Hostname;
 use signalbox_testkit::{Servers, eventually};
@@ -34,7 +35,7 @@ fn scope(scope: Scope) -> Grant {
 /// The new secret, and the ends of the others.
 fn done(rotated: Rotated) -> (String, Vec<u64>) {
     match rotated {
-        Rotated::Done(made) => (made.token.unwrap(), made.replaced_until_ms),
+        Rotated::Done(made) => (made.token.unwrap(), made.replaced_until.into_iter().map(Time::ms).collect()),
         other => panic!("{other:?}"),
     }
 }
@@ -113,7 +114,7 @@ async fn a_rotated_token_has_two_secrets_for_a_while() {
     assert!(late.authenticate(&first).await.unwrap().is_none(), "the overlap has ended");
     assert!(late.authenticate(&second).await.unwrap().is_some());
     assert_eq!(tokens.list().await.unwrap().len(), 1, "it is one token");
-    assert_eq!(late.list().await.unwrap()[0].replaced_until_ms, [0; 0]);
+    assert_eq!(late.list().await.unwrap()[0].replaced_until, []);
     // Without an overlap, the others end immediately, wherever they are cached.
     let (third, _) = done(tokens.rotate("ci", Duration::ZERO, None).await.unwrap());
     for token in [&first, &second] {
@@ -149,7 +150,11 @@ async fn an_expired_token_is_unknown_everywhere() {
     assert!(late.of_name("guest").await.unwrap().is_none());
     late.reconcile().await.unwrap();
     assert_eq!(copied().await, 0, "the sidecars do not accept it");
-    assert_eq!(late.list().await.unwrap()[0].expires_at_ms, expires_ms, "it is listed until it is revoked");
+    assert_eq!(
+        late.list().await.unwrap()[0].expires_at.map(Time::ms),
+        expires_ms,
+        "it is listed until it is revoked"
+    );
     assert!(matches!(late.rotate("guest", Duration::ZERO, None).await.unwrap(), Rotated::Expired));
     let (renewed, _) = done(late.rotate("guest", Duration::ZERO, Some(NOW_MS + 60_000)).await.unwrap());
     assert!(late.authenticate(&renewed).await.unwrap().is_some());
@@ -162,13 +167,13 @@ async fn the_last_use_is_written_later_and_not_by_requests() {
     let made = create(&tokens, "ci", scope(Scope::Publish), None).await.unwrap();
     tokens.authenticate(&made).await.unwrap();
     tokens.authenticate(ROOT).await.unwrap();
-    assert_eq!(tokens.list().await.unwrap()[0].last_used_at_ms, None);
+    assert_eq!(tokens.list().await.unwrap()[0].last_used_at, None);
     tokens.write_uses().await.unwrap();
-    assert_eq!(tokens.list().await.unwrap()[0].last_used_at_ms, Some(NOW_MS));
+    assert_eq!(tokens.list().await.unwrap()[0].last_used_at, Some(Time::from_ms(NOW_MS)));
     assert_eq!(tokens.last_uses().await.unwrap()["root"], NOW_MS);
     tokens.delete("ci").await.unwrap();
     create(&tokens, "ci", scope(Scope::Publish), None).await;
-    assert_eq!(tokens.list().await.unwrap()[0].last_used_at_ms, None, "the use of another token");
+    assert_eq!(tokens.list().await.unwrap()[0].last_used_at, None, "the use of another token");
 }
 
 #[tokio::test]

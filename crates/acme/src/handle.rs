@@ -5,7 +5,10 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-use signalbox_api::acme::{AutomaticCertificate, AutomaticState};
+use signalbox_api::{
+    Time,
+    acme::{AutomaticCertificate, AutomaticState},
+};
 use signalbox_certificates::Certificates;
 use signalbox_egress::Client;
 use signalbox_route_table::{Hostname, Invalid, Policy, Tls};
@@ -172,13 +175,13 @@ fn view(name: String, record: Record, due_ms: u64, is_on: bool) -> AutomaticCert
     AutomaticCertificate {
         state,
         on_demand: record.on_demand,
-        not_after: record.certificate.map(|life| life.not_after),
-        renews_at: record.renews_at(spread(&name)),
-        next_attempt_at: Some(due_ms / 1000).filter(|_| record.failures > 0),
+        not_after: record.certificate.map(|life| Time::from_seconds(life.not_after)),
+        renews_at: record.renews_at(spread(&name)).map(Time::from_seconds),
+        next_attempt_at: Some(Time::from_ms(due_ms)).filter(|_| record.failures > 0),
         failures: record.failures,
         last_error: record.last_error,
-        last_error_at: record.last_error_at,
-        issued_at: record.issued_at,
+        last_error_at: record.last_error_at.map(Time::from_seconds),
+        issued_at: record.issued_at.map(Time::from_seconds),
         server_name: name,
     }
 }

@@ -172,7 +172,7 @@ impl Limits {
             waits: Slots::new("requests that wait", MAX_WAITS, MAX_WAITS_PER_TOKEN),
             pulls: Slots::new("pulls that wait", usize::MAX, (pulls / 2).max(1)),
             dumps: Slots::new("dumps of the route table", MAX_DUMPS, MAX_DUMPS_PER_TOKEN),
-            lists: Slots::new("lists", MAX_LISTS, MAX_LISTS_PER_TOKEN),
+            lists: Slots::with_waiting("lists", MAX_LISTS, MAX_LISTS_PER_TOKEN),
             computations: Slots::new("simulations and plans", MAX_COMPUTATIONS, MAX_COMPUTATIONS_PER_TOKEN),
         }
     }

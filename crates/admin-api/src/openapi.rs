@@ -254,6 +254,8 @@ mod tests {
 
     use serde_json::Value;
 
+    use crate::http::auth::LISTS;
+
     fn sources(folder: &Path, found: &mut Vec<(String, String)>) {
         for entry in fs::read_dir(folder).unwrap() {
             let path = entry.unwrap().path();
@@ -308,6 +310,34 @@ mod tests {
         let missing: Vec<_> =
             references.iter().filter(|name| document["components"]["schemas"][**name].is_null()).collect();
         assert!(missing.is_empty(), "described nowhere: {missing:?}");
+    }
+
+    #[test]
+    fn every_list_takes_a_place() {
+        let document: Value =
+            serde_json::from_str(&crate::router::document(utoipa::openapi::OpenApi::default())).unwrap();
+        let mut missing = Vec::new();
+        for (path, methods) in document["paths"].as_object().unwrap() {
+            for (method, operation) in methods.as_object().unwrap() {
+                let parameters = operation["parameters"].as_array().cloned().unwrap_or_default();
+                let has_pages =
+                    parameters.iter().any(|one| one["name"] == "cursor" || one["name"] == "limit");
+                let one = (method.to_uppercase(), path.clone());
+                let is_known = LISTS.contains(&(&*one.0, &*one.1));
+                if has_pages && !is_known {
+                    missing.push(one);
+                }
+            }
+        }
+        assert!(missing.is_empty(), "not in LISTS: {missing:#?}");
+        // The dashboard is described elsewhere.
+        let of_api = |path: &str| path != "/" && !path.starts_with("/dashboard/");
+        for (method, path) in LISTS.into_iter().filter(|(_, path)| of_api(path)) {
+            assert!(
+                document["paths"][path][method.to_lowercase()].is_object(),
+                "{method} {path} does not exist"
+            );
+        }
     }
 
     #[test]

@@ -28,7 +28,7 @@ impl OwnEvents {
         let event = NewEvent {
             kind: Kind::Create,
             url: "/audit".to_owned(),
-            timestamp_ms: Some(record.at_ms),
+            timestamp_ms: Some(record.at.ms()),
             data: to_raw_value(record).ok(),
             environment: None,
             object: Some(AUDIT_OBJECT.to_owned()),

@@ -2,6 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::Time;
+
 /// The state of an automatic certificate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
@@ -29,20 +31,20 @@ pub struct AutomaticCertificate {
     pub state: AutomaticState,
     /// Whether a client asked for the name and `acme.check_url` allowed it; otherwise a host has it.
     pub on_demand: bool,
-    /// When the present certificate expires, unix seconds.
-    pub not_after: Option<u64>,
-    /// When it is renewed, unix seconds.
-    pub renews_at: Option<u64>,
-    /// When it was obtained, unix seconds.
-    pub issued_at: Option<u64>,
+    /// When the present certificate expires.
+    pub not_after: Option<Time>,
+    /// When it is renewed.
+    pub renews_at: Option<Time>,
+    /// When it was obtained.
+    pub issued_at: Option<Time>,
     /// Failed attempts since the last certificate.
     pub failures: u32,
     /// Why the latest attempt failed.
     pub last_error: Option<String>,
-    /// When the latest attempt failed, unix seconds.
-    pub last_error_at: Option<u64>,
-    /// When the next attempt is made after a failure, unix seconds.
-    pub next_attempt_at: Option<u64>,
+    /// When the latest attempt failed.
+    pub last_error_at: Option<Time>,
+    /// When the next attempt is made after a failure.
+    pub next_attempt_at: Option<Time>,
 }
 
 /// A page of names with automatic HTTPS, in order.

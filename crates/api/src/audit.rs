@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::words::words;
+use crate::{Time, words::words};
 
 /// The kind of an audit record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -29,8 +29,9 @@ words!(Kind { Change: "change", Login: "login", Logout: "logout", Refused: "refu
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[cfg_attr(feature = "schema", schema(as = AuditRecord))]
 pub struct Record {
-    /// When the request was answered, in unix milliseconds.
-    pub at_ms: u64,
+    /// When the request was answered.
+    #[serde(alias = "at_ms", deserialize_with = "Time::stored")]
+    pub at: Time,
     /// The kind of this record.
     pub kind: Kind,
     /// The name of the caller's token, `root`, or `machine:NAME` for an action of a state machine. Absent for a log-in with an

@@ -2,6 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::Time;
+
 /// A certificate and its private key.
 #[derive(Clone, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
@@ -31,10 +33,10 @@ pub struct Certificate {
     /// The authority that signed it.
     #[cfg_attr(feature = "schema", schema(example = "C=US, O=Example Trust, CN=E5"))]
     pub issuer: String,
-    /// Unix seconds.
-    pub not_before: i64,
-    /// Unix seconds.
-    pub not_after: i64,
+    /// When it begins to be valid.
+    pub not_before: Time,
+    /// When it expires.
+    pub not_after: Time,
     /// Whole days until it expires, negative afterwards.
     pub days_left: i64,
     /// SHA-256 of the certificate, in hexadecimal.

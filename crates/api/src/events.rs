@@ -8,7 +8,7 @@ use std::{
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
-use crate::tokens::Scope;
+use crate::{Time, tokens::Scope};
 
 /// An event to be published.
 #[serde_with::skip_serializing_none]
@@ -157,16 +157,16 @@ pub struct SubscriberNumbers {
     pub events: u64,
     /// Batches that wait or are in flight.
     pub batches: u64,
-    /// When the oldest of them was begun, unix milliseconds.
-    pub oldest_ms: Option<u64>,
+    /// When the oldest of them was begun.
+    pub oldest_at: Option<Time>,
     /// Dead letters, in events.
     pub dead: u64,
     /// Attempts to deliver that failed, in total.
     pub failed: u64,
     /// 0 to 100.
     pub health: u8,
-    /// When a delivery was attempted last, unix milliseconds.
-    pub last_attempted_ms: Option<u64>,
+    /// When a delivery was attempted last.
+    pub last_attempted_at: Option<Time>,
 }
 
 /// Delivery jobs by state.
@@ -201,8 +201,8 @@ pub struct Secrets {
 pub struct Previous {
     /// The secret.
     pub secret: String,
-    /// Until when it signs, in unix milliseconds.
-    pub until: u64,
+    /// Until when it signs.
+    pub until: Time,
 }
 
 /// How to replace the secret.
@@ -247,8 +247,8 @@ pub struct DeadLetter {
     /// The event as it would have been delivered.
     #[cfg_attr(feature = "schema", schema(value_type = Object))]
     pub event: Box<RawValue>,
-    /// When it was dead-lettered, in unix milliseconds.
-    pub died_at: u64,
+    /// When it was dead-lettered.
+    pub died_at: Time,
     /// Attempts made with its batch.
     pub attempts: u32,
     /// The last failure.
@@ -285,8 +285,8 @@ pub enum DeliveryResult {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct DeliveryAttempt {
-    /// When it began, in unix milliseconds.
-    pub at: u64,
+    /// When it began.
+    pub at: Time,
     /// The batch: the header `webhook-id`.
     pub batch: String,
     /// From 1.
@@ -307,8 +307,8 @@ pub struct DeliveryAttempt {
     pub why: Option<String>,
     /// The beginning of the body of an answer that is not a success.
     pub response: Option<String>,
-    /// When the batch is retried, in unix milliseconds.
-    pub next: Option<u64>,
+    /// When the batch is retried.
+    pub next: Option<Time>,
 }
 
 /// The last attempts, newest first.
@@ -349,10 +349,10 @@ pub struct Dropped {
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Replay {
-    /// Events accepted from this moment on, in unix milliseconds.
-    pub from: u64,
+    /// Events accepted from this moment on.
+    pub from: Time,
     /// And before this one.
-    pub to: u64,
+    pub to: Time,
     /// Events per second, 1 to 100,000 (100).
     pub rate: Option<u64>,
 }
@@ -390,8 +390,8 @@ pub struct NewClientToken {
     pub token: Option<String>,
     /// `publish` and `subscribe` when left out.
     pub scopes: Option<BTreeSet<Scope>>,
-    /// When the token expires, in unix milliseconds. Without it, the token does not expire.
-    pub expires_at_ms: Option<u64>,
+    /// When the token expires. Without it, the token does not expire.
+    pub expires_at: Option<Time>,
 }
 
 /// Another token for a client of the bus.

@@ -19,7 +19,9 @@ pub mod routes;
 #[cfg(feature = "schema")]
 mod schema;
 pub mod stats;
+mod time;
 pub mod tokens;
 mod words;
 
 pub use problem::Problem;
+pub use time::Time;

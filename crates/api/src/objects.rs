@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
-use crate::words::words;
+use crate::{Time, words::words};
 
 /// What to do with an event whose attempts all failed.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -59,18 +59,18 @@ pub struct ObjectState {
     pub next_id: Option<u64>,
     /// The worker that sends what is in flight, and the epoch of its lease behind the slash.
     pub owner: Option<String>,
-    /// When the lease expires unless the worker renews it, unix milliseconds.
-    pub lease_until_ms: Option<u64>,
+    /// When the lease expires unless the worker renews it.
+    pub lease_until: Option<Time>,
     /// Whether it waits for a decision: `unpark` or `skip`.
     pub parked: bool,
-    /// Since when, unix milliseconds.
-    pub parked_since_ms: Option<u64>,
+    /// Since when.
+    pub parked_since: Option<Time>,
     /// Failed attempts with the event at the head.
     pub attempts: u64,
     /// Why the last one failed.
     pub last_error: Option<String>,
-    /// When it is retried, unix milliseconds.
-    pub next_try_ms: Option<u64>,
+    /// When it is retried.
+    pub next_try_at: Option<Time>,
     /// The id of the latest event that the backend accepted.
     pub last_sent_id: Option<u64>,
 }
@@ -147,8 +147,8 @@ pub struct Backend {
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema), schema(as = BackendDeadView))]
 pub struct DeadEvent {
-    /// When it was dead-lettered, unix milliseconds.
-    pub died_ms: u64,
+    /// When it was dead-lettered.
+    pub died_at: Time,
     /// Attempts made.
     pub attempts: u32,
     /// Why the last one failed.

@@ -4,6 +4,8 @@ use std::{borrow::Cow, collections::BTreeMap};
 
 use serde::{Deserialize, Deserializer, Serialize};
 
+use crate::Time;
+
 /// The definition of a queue to be created or replaced; a missing field has its default.
 #[serde_with::skip_serializing_none]
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
@@ -340,8 +342,8 @@ pub struct Message<J> {
     pub payload_text: Option<String>,
     /// Deliveries so far.
     pub attempt: u32,
-    /// When the lease expires, unix milliseconds.
-    pub lease_until_ms: Option<u64>,
+    /// When the lease expires.
+    pub lease_until: Option<Time>,
     /// Of events of the bus.
     pub url: Option<J>,
     /// Of events of the bus.
@@ -387,10 +389,10 @@ pub enum MessageState {
 pub struct StoredMessage<M> {
     /// Where it is.
     pub state: MessageState,
-    /// When its delay or its lease ends, unix milliseconds.
-    pub until_ms: Option<u64>,
-    /// When it was dead-lettered, unix milliseconds.
-    pub died_ms: Option<u64>,
+    /// When its delay or its lease ends.
+    pub until: Option<Time>,
+    /// When it was dead-lettered.
+    pub died_at: Option<Time>,
     /// `nacked`, `expired` or `rejected`: how the last delivery of a dead letter ended.
     pub reason: Option<String>,
     /// The message as a pull would have shown it.
@@ -410,8 +412,8 @@ pub struct MessagePage<M> {
 /// A dead letter. `M` is its message.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct DeadLetter<M> {
-    /// When it was dead-lettered, unix milliseconds.
-    pub died_ms: u64,
+    /// When it was dead-lettered.
+    pub died_at: Time,
     /// `nacked`, `expired` or `rejected`: how its last delivery ended.
     pub reason: String,
     /// The message as a pull would have shown it.
@@ -453,8 +455,8 @@ pub struct Gap {
     pub last: u64,
     /// How many.
     pub messages: u64,
-    /// When the last one was dropped, unix milliseconds.
-    pub dropped_ms: u64,
+    /// When the last one was dropped.
+    pub dropped_at: Time,
 }
 
 /// The gaps of a queue.
@@ -507,8 +509,8 @@ pub struct Outcome {
     pub receipt: String,
     /// `acked`, `already_acked`, `back`, `delayed`, `dead`, `extended`; absent when it settled nothing.
     pub result: Option<Cow<'static, str>>,
-    /// When the lease expires now, unix milliseconds.
-    pub lease_until_ms: Option<u64>,
+    /// When the lease expires now.
+    pub lease_until: Option<Time>,
     /// `invalid_receipt`, `receipt_of_other_queue`, `receipt_used`, `receipt_expired`.
     pub code: Option<Cow<'static, str>>,
     /// The problem.

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::words::words;
+use crate::{Time, words::words};
 
 /// A kind of permission. Root has all of them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -90,8 +90,8 @@ pub struct NewToken {
     pub machines: Option<Vec<String>>,
     /// Let the token register instances under these version types only: `shop-1`, or `shop-*` for all that begin with `shop-`.
     pub version_types: Option<Vec<String>>,
-    /// When the token expires, in unix milliseconds. Without it, the token does not expire.
-    pub expires_at_ms: Option<u64>,
+    /// When the token expires. Without it, the token does not expire.
+    pub expires_at: Option<Time>,
 }
 
 /// A new secret for a token.
@@ -102,8 +102,8 @@ pub struct NewToken {
 pub struct Rotation {
     /// For how many seconds the secrets before stay valid, up to 30 days; 0 ends them immediately. An hour if absent.
     pub overlap_seconds: Option<u64>,
-    /// When the new secret expires, in unix milliseconds. As the secret before if absent.
-    pub expires_at_ms: Option<u64>,
+    /// When the new secret expires. As the secret before if absent.
+    pub expires_at: Option<Time>,
 }
 
 /// A token; the token itself is shown only when it is created.
@@ -123,15 +123,15 @@ pub struct Token {
     pub machines: Option<Vec<String>>,
     /// The version types under which it registers instances.
     pub version_types: Option<Vec<String>>,
-    /// When its newest secret was created, in unix milliseconds.
-    pub created_at_ms: u64,
-    /// When it expires, in unix milliseconds.
-    pub expires_at_ms: Option<u64>,
-    /// When it was last used, in unix milliseconds, to about two minutes.
-    pub last_used_at_ms: Option<u64>,
-    /// When each secret that a rotation has replaced ends, in unix milliseconds; absent if no such secret is valid.
+    /// When its newest secret was created.
+    pub created_at: Time,
+    /// When it expires.
+    pub expires_at: Option<Time>,
+    /// When it was last used, to about two minutes.
+    pub last_used_at: Option<Time>,
+    /// When each secret that a rotation has replaced ends; absent if no such secret is valid.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub replaced_until_ms: Vec<u64>,
+    pub replaced_until: Vec<Time>,
     /// The secret that clients send.
     pub token: Option<String>,
 }

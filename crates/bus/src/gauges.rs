@@ -3,7 +3,10 @@
 use std::collections::{BTreeMap, btree_map::Entry};
 
 use futures_util::{StreamExt as _, TryStreamExt as _, stream};
-use signalbox_api::events::{Numbers, SubscriberNumbers};
+use signalbox_api::{
+    Time,
+    events::{Numbers, SubscriberNumbers},
+};
 
 use super::{
     Error, Handle, Registry,
@@ -16,19 +19,19 @@ fn add(sum: &mut SubscriberNumbers, other: &SubscriberNumbers) {
     sum.sent += other.sent;
     sum.events += other.events;
     sum.batches += other.batches;
-    sum.oldest_ms = [sum.oldest_ms, other.oldest_ms].into_iter().flatten().min();
+    sum.oldest_at = [sum.oldest_at, other.oldest_at].into_iter().flatten().min();
     sum.dead += other.dead;
     sum.failed += other.failed;
     // As healthy as where it is worst.
     sum.health = sum.health.min(other.health);
-    sum.last_attempted_ms = sum.last_attempted_ms.max(other.last_attempted_ms);
+    sum.last_attempted_at = sum.last_attempted_at.max(other.last_attempted_at);
 }
 
 /// What a shard stores about a subscriber; nothing if that is damaged.
 async fn of_one(store: &Store, token: String) -> Result<(String, SubscriberNumbers), signalbox_store::Error> {
-    let oldest_ms = unless_damaged(&token, store.oldest(&token).await)?.flatten();
+    let oldest_at = unless_damaged(&token, store.oldest(&token).await)?.flatten().map(Time::from_ms);
     let movements = unless_damaged(&token, store.movements(&token).await)?;
-    Ok((token, SubscriberNumbers { oldest_ms, ..movements.unwrap_or_default() }))
+    Ok((token, SubscriberNumbers { oldest_at, ..movements.unwrap_or_default() }))
 }
 
 impl Handle {

@@ -338,11 +338,11 @@ fn outdated(segments: &BTreeMap<u64, u64>, oldest_kept: u64, bytes: u64) -> Vec<
 pub(super) async fn trim(core: &Arc<Core>, store: &Store) -> Result<(), Error> {
     let now_ms = store.now_ms().await?;
     let kept_from = now_ms.saturating_sub(core.options.log_seconds * 1000);
-    let outdated =
-        outdated(&store.segments().await?, EventId::at_ms(kept_from).0 / SEGMENT_IDS, core.options.log_bytes);
+    // Before memory is short, because then there is little left for marks.
+    let most = core.options.log_bytes.min(Memory::read(core, store).await?.short / 2);
+    let outdated = outdated(&store.segments().await?, EventId::at_ms(kept_from).0 / SEGMENT_IDS, most);
     trim_all(store, &outdated).await?;
     let log: u64 = store.segments().await?.values().sum();
-    let most = core.options.log_bytes;
     if log > most {
         let goal = Goal { bytes: log - most, kept: most / 2, time: LIMIT_TIME, why: "log" };
         idle::free(core, store, goal).await?;
@@ -400,15 +400,15 @@ fn until_half(free: u64) -> Duration {
 
 /// The memory of a shard's server, in bytes.
 #[derive(Debug, Clone, Copy)]
-struct Memory {
-    used: u64,
+pub(super) struct Memory {
+    pub(super) used: u64,
     /// From here on, memory is short.
-    short: u64,
-    limit: u64,
+    pub(super) short: u64,
+    pub(super) limit: u64,
 }
 
 impl Memory {
-    async fn read(core: &Core, store: &Store) -> Result<Self, Error> {
+    pub(super) async fn read(core: &Core, store: &Store) -> Result<Self, Error> {
         let (used, limit) = store.memory().await?;
         let limit = if limit == 0 { u64::MAX } else { limit };
         Ok(Self { used, short: limit / 100 * u64::from(core.options.memory_percent), limit })
@@ -418,7 +418,7 @@ impl Memory {
         self.limit.saturating_sub(self.used)
     }
 
-    fn is_short(self) -> bool {
+    pub(super) fn is_short(self) -> bool {
         self.used >= self.short
     }
 
@@ -541,6 +541,7 @@ pub(super) async fn relieve(core: &Arc<Core>, store: &Store) -> Result<u64, Erro
     let beyond = beyond_one(&owners, &publishers);
     owners.extend(beyond);
     let largest = owners.values().copied().max().unwrap_or_default().max(others);
+    let mut goes_on = false;
     if memory.is_short() {
         // What follows takes long with many segments, and memory may be used up in the meantime.
         if !store.is_full().await? {
@@ -551,7 +552,8 @@ pub(super) async fn relieve(core: &Arc<Core>, store: &Store) -> Result<u64, Erro
             let bytes = memory.used - memory.short + memory.limit / 20;
             // Nothing is dropped here: new data of the largest owners is rejected first.
             let goal = Goal { bytes, kept: u64::MAX, time: FREE_TIME, why: "memory" };
-            if idle::free(core, store, goal).await? > 0 {
+            goes_on = idle::free(core, store, goal).await?;
+            if goes_on {
                 memory = settled(core, store, memory.used).await?;
             }
         }
@@ -561,7 +563,8 @@ pub(super) async fn relieve(core: &Arc<Core>, store: &Store) -> Result<u64, Erro
         return Ok(memory.free());
     }
     note_rejected(core, store, &owners, largest, &publishers, memory).await?;
-    if memory.free_thousandths() <= 500 {
+    // Not while the log becomes smaller without.
+    if memory.free_thousandths() <= 500 && !goes_on {
         drop_largest(core, store, largest, memory).await?;
     }
     // Until the next check only smaller owners can use more.

@@ -21,7 +21,7 @@ use tokio::time::Instant;
 use super::{
     Error, EventId,
     core::Core,
-    housekeeping::{READS, report, trim_until, unless_damaged},
+    housekeeping::{Memory, READS, report, trim_until, unless_damaged},
     store::{Cursor, Holders, SEGMENT_IDS, Store},
     view::View,
 };
@@ -32,9 +32,14 @@ const TOGETHER: usize = 500;
 const MAX_MARKS: usize = if cfg!(test) { 30 } else { 1_000 };
 const MAX_DROPS: usize = 5_000;
 /// Bytes that the mark of an event needs, about.
-const MARK_BYTES: u64 = 120;
-/// Bytes that the marks of a round may need at the limit of the memory, if it is not known that much more is freed.
-const LEAST_ROOM: u64 = 64 << 10;
+const MARK_BYTES: u64 = 150;
+/// While memory is short: how much of its last part marks leave free, in thousandths. Of segments of which it is certain that more is
+/// freed than the marks need, and of others: how many events several subscribers need together is not known before they are marked,
+/// and nothing may be dropped because of marks that free nothing.
+const FREE_IF_CERTAIN: u64 = 250;
+const FREE_IF_NOT: u64 = 700;
+/// The part of the memory that marks of segments that certainly pay may always use, even at its limit.
+const PART_OF_MARKS: u64 = 64;
 
 /// Where searches that were too long for a round continue in the next one, by shard and subscriber.
 #[derive(Debug, Default)]
@@ -93,33 +98,46 @@ struct Pinned {
 }
 
 impl Pinned {
-    /// How many distinct events are needed, about: subscribers of the same topics and environments wait for the same ones.
-    fn needed(&self, view: &View) -> u64 {
-        let mut most = HashMap::new();
-        for (token, count) in &self.holders.waiting {
-            let filter = view.registry.subscriptions.get(token).map(|one| (&one.topics, &one.environments));
-            let known: &mut u64 = most.entry(filter).or_default();
-            *known = (*known).max(*count);
-        }
-        most.values().sum::<u64>().min(self.holders.events)
+    /// Whether it is certain that to mark it frees more than the marks need: at most so many events are needed.
+    fn certainly_pays(&self) -> bool {
+        let needed = self.holders.waiting.values().sum::<u64>().min(self.holders.events);
+        needed <= self.holders.events / 2 && needed.saturating_mul(MARK_BYTES) <= self.bytes / 4
     }
 
-    /// Whether to mark it: that frees much more than it needs, or there is `room` for the marks, from which they are subtracted then.
-    /// While memory is short, they also have to be a small part of the segment, as perhaps nothing is freed.
-    fn pays(&self, view: &View, room: &mut u64, is_short: bool) -> bool {
-        let needed = self.needed(view);
-        let marks = needed.saturating_mul(MARK_BYTES);
-        let frees_most = needed <= self.holders.events / 4 && marks <= self.bytes / 8;
-        // What has begun is finished.
-        if self.holders.marked || frees_most {
-            return true;
-        }
-        let pays = marks <= *room && (!is_short || marks <= self.bytes / 32);
-        if pays {
-            *room -= marks;
-        }
-        pays
+    /// Whether it can be that subscribers need little of it, or its marks are small.
+    fn may_pay(&self) -> bool {
+        let waiting = self.holders.waiting.values();
+        let largest = waiting.clone().max().copied().unwrap_or_default();
+        largest <= self.holders.events / 4
+            || waiting.sum::<u64>().saturating_mul(MARK_BYTES) <= self.bytes / 32
     }
+}
+
+/// Segments to free, oldest first, and how much memory may be used while they are marked.
+#[derive(Debug)]
+struct Candidates {
+    segments: Vec<Pinned>,
+    most_used: u64,
+    /// Marks that are always allowed.
+    most_marks: u64,
+}
+
+/// Which segments are marked: all of them until memory is short, and then only those for which that can pay.
+fn candidates(pinned: Vec<Pinned>, memory: Memory) -> Vec<Candidates> {
+    if !memory.is_short() {
+        return vec![Candidates { segments: pinned, most_used: memory.short, most_marks: 0 }];
+    }
+    let leave = |thousandths: u64| memory.limit - (memory.limit - memory.short) / 1000 * thousandths;
+    let (certain, mut others): (Vec<_>, Vec<_>) = pinned.into_iter().partition(Pinned::certainly_pays);
+    others.retain(Pinned::may_pay);
+    vec![
+        Candidates {
+            segments: certain,
+            most_used: leave(FREE_IF_CERTAIN),
+            most_marks: memory.limit / PART_OF_MARKS / MARK_BYTES,
+        },
+        Candidates { segments: others, most_used: leave(FREE_IF_NOT), most_marks: 0 },
+    ]
 }
 
 /// A segment, if no queue needs it.
@@ -167,76 +185,96 @@ pub(super) struct Goal<'a> {
 
 /// Frees segments that only idle subscribers need, oldest first, until the log has lost so many bytes. What waits for these
 /// subscribers is kept. If that has more bytes than allowed, the oldest batches of those with the most bytes are dropped: no
-/// subscriber pays for what others publish. Returns the bytes that the log has lost.
-pub(super) async fn free(core: &Arc<Core>, store: &Store, goal: Goal<'_>) -> Result<u64, Error> {
+/// subscriber pays for what others publish. Returns whether that has marked events or freed bytes, so that the next round continues.
+pub(super) async fn free(core: &Arc<Core>, store: &Store, goal: Goal<'_>) -> Result<bool, Error> {
     let idle = idle(core, store).await?;
-    let mut pinned = all_pinned(store, &idle).await?;
-    let (used, limit) = store.memory().await?;
-    if limit > 0 {
-        let is_short = used >= limit / 100 * u64::from(core.options.memory_percent);
-        let (view, mut room) = (core.view(), LEAST_ROOM.max(limit.saturating_sub(used) / 4));
-        pinned.retain(|one| one.pays(&view, &mut room, is_short));
-    }
+    let pinned = all_pinned(store, &idle).await?;
     core.idle_searches.retain(store.shard().index(), &pinned);
     let before = log_bytes(store).await?;
-    let target = before.saturating_sub(goal.bytes);
+    let limits = Limits {
+        target: before.saturating_sub(goal.bytes),
+        kept: goal.kept,
+        until: Instant::now() + goal.time,
+        most_used: u64::MAX,
+        most_marks: 0,
+        calls: MAX_MARKS,
+        drops: MAX_DROPS,
+        marked: 0,
+    };
     let mut dropped = BTreeMap::new();
-    let limits = (target, goal.kept, Instant::now() + goal.time);
-    let freed = free_until(core, store, limits, (&idle, &pinned), &mut dropped).await;
+    let freed = free_all(core, store, limits, (&idle, pinned), &mut dropped).await;
     // Also what was dropped before a failure.
     report(core, dropped, goal.why);
-    freed?;
-    Ok(before.saturating_sub(log_bytes(store).await?))
+    Ok(freed? > 0 || log_bytes(store).await? < before)
 }
 
-/// Frees these segments until the log has no more than `target` bytes, or the time has come. Counts the dropped events of each
-/// subscriber.
-async fn free_until(
+/// What is left of a round.
+#[derive(Debug)]
+struct Limits {
+    /// Bytes that the log may have.
+    target: u64,
+    /// Bytes that may be kept for idle subscribers.
+    kept: u64,
+    until: Instant,
+    /// Bytes of memory that may be used while events are marked.
+    most_used: u64,
+    /// Marks that are allowed even if more is used.
+    most_marks: u64,
+    /// Calls that mark, and calls that drop.
+    calls: usize,
+    drops: usize,
+    /// Bytes of events that were marked.
+    marked: u64,
+}
+
+/// Frees segments until a limit is reached. Counts the dropped events of each subscriber. Returns the bytes of the events that were
+/// marked.
+async fn free_all(
     core: &Core,
     store: &Store,
-    (target, kept, until): (u64, u64, Instant),
-    (idle, pinned): (&HashSet<String>, &[Pinned]),
+    mut limits: Limits,
+    (idle, pinned): (&HashSet<String>, Vec<Pinned>),
     dropped: &mut BTreeMap<String, u64>,
-) -> Result<(), Error> {
-    let (mut calls, mut drops, mut left) = (MAX_MARKS, MAX_DROPS, pinned);
-    loop {
-        let over = log_bytes(store).await?.saturating_sub(target);
-        drop_kept(core, store, idle, (over, kept), &mut drops, dropped).await?;
-        let over = log_bytes(store).await?.saturating_sub(target);
-        if over == 0 || left.is_empty() || calls == 0 || Instant::now() >= until {
-            break;
+) -> Result<u64, Error> {
+    for Candidates { segments, most_used, most_marks } in candidates(pinned, Memory::read(core, store).await?)
+    {
+        (limits.most_used, limits.most_marks) = (most_used, most_marks);
+        let mut left = &segments[..];
+        loop {
+            let over = log_bytes(store).await?.saturating_sub(limits.target);
+            drop_kept(core, store, idle, over, &mut limits, dropped).await?;
+            let over = log_bytes(store).await?.saturating_sub(limits.target);
+            if over == 0 || left.is_empty() || limits.calls == 0 || Instant::now() >= limits.until {
+                break;
+            }
+            let room = most_used.saturating_sub(Memory::read(core, store).await?.used);
+            let (part, others) = left.split_at(together(left, over, room));
+            left = others;
+            mark(core, store, part, &mut limits).await?;
+            trim_until(store, &part.iter().map(|one| one.segment).collect::<Vec<_>>(), limits.until).await?;
         }
-        let (part, others) = left.split_at(together(left, over));
-        left = others;
-        mark(core, store, part, &mut calls, until).await?;
-        trim_until(store, &part.iter().map(|one| one.segment).collect::<Vec<_>>(), until).await?;
     }
-    Ok(())
+    Ok(limits.marked)
 }
 
 async fn log_bytes(store: &Store) -> Result<u64, signalbox_store::Error> {
     Ok(store.segments().await?.values().sum())
 }
 
-/// How many of the first segments have so many bytes.
-fn together(segments: &[Pinned], bytes: u64) -> usize {
-    let mut sum = 0;
+/// How many of the first segments have so many bytes, and need so little memory for their marks: one at least.
+fn together(segments: &[Pinned], bytes: u64, room: u64) -> usize {
+    let (mut sum, mut marks) = (0, 0);
     let is_needed = |one: &&Pinned| {
-        let is_needed = sum < bytes;
-        sum += one.bytes;
+        marks += one.holders.waiting.values().max().unwrap_or(&0).saturating_mul(MARK_BYTES);
+        let is_needed = sum == 0 || sum < bytes && marks <= room;
+        sum += one.bytes.max(1);
         is_needed
     };
     segments.iter().take(TOGETHER).take_while(is_needed).count()
 }
 
-/// Marks what subscribers need of segments, as far as calls and time allow: the next round continues.
-async fn mark(
-    core: &Core,
-    store: &Store,
-    part: &[Pinned],
-    calls: &mut usize,
-    until: Instant,
-) -> Result<(), signalbox_store::Error> {
+/// Marks what subscribers need of segments, as far as memory, calls and time allow: the next round continues.
+async fn mark(core: &Core, store: &Store, part: &[Pinned], limits: &mut Limits) -> Result<(), Error> {
     let segments: Vec<u64> = part.iter().map(|one| one.segment).collect();
     let mut holders = BTreeMap::<&String, u64>::new();
     for (token, events) in part.iter().flat_map(|one| &one.holders.waiting) {
@@ -247,12 +285,20 @@ async fn mark(
     holders.sort_by_key(|(_, events)| *events);
     let count = holders.len();
     for (at, (token, _)) in holders.into_iter().enumerate() {
-        let mut share = calls.div_ceil(count - at);
+        let mut share = limits.calls.div_ceil(count - at);
         let mut next = Some(core.idle_searches.take(store.shard().index(), token));
-        while let Some(cursor) = next.take_if(|_| share > 0 && Instant::now() < until) {
-            (share, *calls) = (share - 1, calls.saturating_sub(1));
-            let marked = unless_damaged(token, store.keep_part(token, &segments, &cursor).await)?;
-            next = marked.and_then(|(_, next)| next);
+        while let Some(cursor) = next.take_if(|_| share > 0 && Instant::now() < limits.until) {
+            // What marks need is only known when they are made.
+            if Memory::read(core, store).await?.used >= limits.most_used
+                && store.marks().await? >= limits.most_marks
+            {
+                next = Some(cursor);
+                break;
+            }
+            (share, limits.calls) = (share - 1, limits.calls.saturating_sub(1));
+            let found = unless_damaged(token, store.keep_part(token, &segments, &cursor).await)?;
+            let (marked, cursor) = found.unwrap_or_default();
+            (limits.marked, next) = (limits.marked + marked, cursor);
         }
         if let Some(cursor) = next {
             core.idle_searches.put(store.shard().index(), token, cursor);
@@ -267,12 +313,12 @@ async fn drop_kept(
     core: &Core,
     store: &Store,
     idle: &HashSet<String>,
-    (over, most): (u64, u64),
-    drops: &mut usize,
+    over: u64,
+    limits: &mut Limits,
     dropped: &mut BTreeMap<String, u64>,
 ) -> Result<(), Error> {
     let mut kept = store.kept().await?;
-    let target = kept.saturating_sub(over);
+    let (target, most) = (kept.saturating_sub(over), limits.kept);
     if kept <= target || kept <= most {
         return Ok(());
     }
@@ -284,9 +330,9 @@ async fn drop_kept(
         kept.saturating_sub(running).max(own.values().max().copied().unwrap_or_default())
     };
     // One batch at a time: subscribers that wait for the same events lose them together, and only then bytes are free.
-    while kept > target && of_idle(kept, &own) > most && *drops > 0 {
+    while kept > target && of_idle(kept, &own) > most && limits.drops > 0 {
         let Some((token, bytes)) = own.iter_mut().max_by_key(|(_, bytes)| **bytes) else { break };
-        *drops -= 1;
+        limits.drops -= 1;
         // It may have been resumed since the round began.
         let is_idle = idle_one(core.refresh().await?, store, token.clone()).await?.is_some();
         let part = if is_idle { store.drop_from(token, "autodropped", 0).await.map(Some) } else { Ok(None) };

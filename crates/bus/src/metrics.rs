@@ -167,12 +167,12 @@ fn register_fabric(registry: &mut Registry, all: &Numbers, credentials: Credenti
     gauge(
         "subscriber_oldest_batch_timestamp_seconds",
         "When the subscriber's oldest batch was created; absent when there is none",
-        |n| n.oldest_ms.map(|ms| ms / 1000),
+        |n| n.oldest_at.map(|at| at.ms() / 1000),
     );
     gauge(
         "subscriber_last_attempt_timestamp_seconds",
         "When a delivery to the subscriber was last attempted; absent before the first",
-        |n| n.last_attempted_ms.map(|ms| ms / 1000),
+        |n| n.last_attempted_at.map(|at| at.ms() / 1000),
     );
 
     let Jobs { instant, scheduled, pending, waiting } = all.jobs;
@@ -226,7 +226,7 @@ mod tests {
             sent: 3,
             failed: 6,
             events: 2,
-            oldest_ms: Some(5_000),
+            oldest_at: Some(signalbox_api::Time::from_ms(5_000)),
             health: 98,
             ..Default::default()
         };

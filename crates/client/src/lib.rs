@@ -51,7 +51,7 @@ use serde_json::{Value, json};
 
 pub use error::Error;
 pub use signalbox_api::{
-    Problem, acme, audit, certificates, events, machines, objects, queues, stats, tokens,
+    Problem, Time, acme, audit, certificates, events, machines, objects, queues, stats, tokens,
 };
 pub use sse::{Message, Stream};
 use transport::{Conditions, Transport};

@@ -26,7 +26,7 @@ struct Holding<T> {
 
 /// A part of it, which holds the same until the connection has written it.
 struct Part<T> {
-    bytes: Vec<u8>,
+    bytes: Bytes,
     _held: Arc<T>,
 }
 
@@ -48,8 +48,8 @@ impl<T: Send + Sync + 'static> HttpBody for Holding<T> {
         if part == 0 {
             return Poll::Ready(None);
         }
-        // A copy: a part that is not written yet does not keep the whole body in memory, but what it holds.
-        let bytes = self.left.split_to(part).to_vec();
+        // The body stays in memory until its last part is written, and so does what it holds.
+        let bytes = self.left.split_to(part);
         let held = Arc::clone(&self.held);
         Poll::Ready(Some(Ok(Frame::data(Bytes::from_owner(Part { bytes, _held: held })))))
     }

@@ -7,8 +7,8 @@
 //! * If few connections are left, each new one ends a connection that waits for a request, of the address with most of these:
 //!   the oldest that has not sent any, or else the one that has waited longest for its next. So clients that keep connections
 //!   open do not take them from others.
-//! * A client that does not read a response whose length is known is ended after 30 seconds, and one second more for each 16 KiB:
-//!   until then the response is in memory. A stream ends when its sender ends it.
+//! * A client that takes nothing of a response for 30 seconds is ended. It has to read a response whose length is known within 30
+//!   seconds, and one second more for each 16 KiB: until then the response is in memory. A stream ends when its sender ends it.
 //! * Beyond [`Limits::connections`], a new connection is closed without an answer.
 //!
 //! How long a request's body may take is a matter of the daemon that reads it.
@@ -35,6 +35,8 @@ use crate::writing::{Deadline, Writing};
 pub const HEADER_TIMEOUT: Duration = Duration::from_secs(20);
 /// The maximum number of connections of one address that have not sent a request yet.
 pub(crate) const MAX_SILENT: usize = 256;
+/// Bytes of a request's header, and of a response that is being written, that a connection has in memory. A longer header gets 431.
+const MAX_BUFFER: usize = 64 << 10;
 /// The part of the connections that is kept free by ending idle ones.
 const PART_FREE: usize = 16;
 /// How long a client may take to read the rest of a response when its connection is ended.
@@ -244,7 +246,7 @@ pub async fn serve(listener: TcpListener, router: Router, limits: Limits, stoppi
                 Ok::<_, Infallible>(response)
             });
             let mut builder = http1::Builder::new();
-            builder.timer(TokioTimer::new()).header_read_timeout(HEADER_TIMEOUT);
+            builder.timer(TokioTimer::new()).header_read_timeout(HEADER_TIMEOUT).max_buf_size(MAX_BUFFER);
             let connection =
                 builder.serve_connection(TokioIo::new(Writing::new(stream, deadline.clone())), service);
             let mut connection = std::pin::pin!(connection);

@@ -1,4 +1,4 @@
-//! A connection whose client does not take a response is ended: until then the rest of it is in memory.
+//! A connection whose client does not take a response is ended: until then the rest of it is in memory, or its sender waits.
 
 use std::{
     future::Future as _,
@@ -14,7 +14,8 @@ use tokio::{
     time::{Instant, Sleep, sleep_until},
 };
 
-/// How long a client may take to read a response, and more for each part of it.
+/// How long a client may take nothing of what is being sent. And how long it may take to read a response, in addition to the time
+/// at [`LEAST_RATE`].
 const WRITE_TIMEOUT: Duration = Duration::from_secs(30);
 /// A client has to read at least so many bytes per second of a larger response: 128 kbit/s.
 const LEAST_RATE: u64 = 16 << 10;
@@ -24,7 +25,7 @@ const LEAST_RATE: u64 = 16 << 10;
 pub(crate) struct Deadline(Arc<Mutex<Option<Instant>>>);
 
 impl Deadline {
-    /// A response with `bytes` begins. A stream, which has none, may take as long as it likes: its sender decides what it keeps.
+    /// A response with `bytes` begins. A stream, which has none, may take as long as it likes.
     pub(crate) fn begin(&self, bytes: Option<u64>) {
         let most = bytes.map(|bytes| WRITE_TIMEOUT + Duration::from_secs(bytes / LEAST_RATE));
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = most.map(|most| Instant::now() + most);
@@ -39,8 +40,8 @@ impl Deadline {
 pub(crate) struct Writing<S> {
     stream: S,
     deadline: Deadline,
-    /// Set while the client takes nothing.
-    sleep: Option<Pin<Box<Sleep>>>,
+    /// Set while the client takes nothing, with the time from which on that is too long.
+    sleep: Option<(Instant, Pin<Box<Sleep>>)>,
 }
 
 impl<S> Writing<S> {
@@ -54,20 +55,21 @@ impl<S> Writing<S> {
         context: &mut Context<'_>,
         wrote: Poll<io::Result<usize>>,
     ) -> Poll<io::Result<usize>> {
-        match (wrote, self.deadline.get()) {
-            (Poll::Pending, Some(at)) => {
-                let sleep = self.sleep.get_or_insert_with(|| Box::pin(sleep_until(at)));
-                if sleep.deadline() != at {
-                    sleep.as_mut().reset(at);
-                }
-                ready!(sleep.as_mut().poll(context));
-                Poll::Ready(Err(io::ErrorKind::TimedOut.into()))
-            }
-            (wrote, _) => {
-                self.sleep = None;
-                wrote
-            }
+        if wrote.is_ready() {
+            self.sleep = None;
+            return wrote;
         }
+        let (end, sleep) = self.sleep.get_or_insert_with(|| {
+            let end = Instant::now() + WRITE_TIMEOUT;
+            (end, Box::pin(sleep_until(end)))
+        });
+        let at = self.deadline.get().map_or(*end, |deadline| deadline.min(*end));
+        if sleep.deadline() != at {
+            sleep.as_mut().reset(at);
+        }
+        ready!(sleep.as_mut().poll(context));
+        self.sleep = None;
+        Poll::Ready(Err(io::ErrorKind::TimedOut.into()))
     }
 }
 
@@ -136,14 +138,42 @@ mod tests {
         };
         let (wrote, ()) = tokio::join!(writing.write_all(&body), read);
         wrote.unwrap();
-        // A stream waits for its client.
+        // A stream waits for a slow client, and not for one that takes nothing.
         deadline.begin(None);
-        let waiting = tokio::time::timeout(10 * WRITE_TIMEOUT, writing.write_all(&body)).await;
-        assert!(waiting.is_err());
+        let read = async {
+            let mut taken = vec![0; 1 << 10];
+            for _ in 0..64 {
+                tokio::time::sleep(WRITE_TIMEOUT - Duration::from_secs(1)).await;
+                client.read_exact(&mut taken).await.unwrap();
+            }
+        };
+        let (wrote, ()) = tokio::join!(writing.write_all(&body), read);
+        wrote.unwrap();
+        for bytes in [None, Some(body.len() as u64)] {
+            deadline.begin(bytes);
+            let begun = Instant::now();
+            let error = writing.write_all(&body).await.unwrap_err();
+            assert_eq!(
+                (error.kind(), begun.elapsed().as_secs()),
+                (io::ErrorKind::TimedOut, WRITE_TIMEOUT.as_secs())
+            );
+        }
+        // A response of known length has to be read at the least rate.
         deadline.begin(Some(body.len() as u64));
         let begun = Instant::now();
-        let error = writing.write_all(&body).await.unwrap_err();
-        assert_eq!(error.kind(), io::ErrorKind::TimedOut);
-        assert_eq!(begun.elapsed().as_secs(), (WRITE_TIMEOUT + Duration::from_secs(4)).as_secs());
+        let mut taken = [0];
+        let slow = async {
+            while client.read(&mut taken).await.is_ok() {
+                tokio::time::sleep(Duration::from_secs(1)).await;
+            }
+        };
+        let error = tokio::select! {
+            wrote = writing.write_all(&body) => wrote.unwrap_err(),
+            () = slow => unreachable!("the server is there"),
+        };
+        assert_eq!(
+            (error.kind(), begun.elapsed().as_secs()),
+            (io::ErrorKind::TimedOut, WRITE_TIMEOUT.as_secs() + 4)
+        );
     }
 }

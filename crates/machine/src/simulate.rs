@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, time::Duration};
 
 use jiff::Timestamp;
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 use serde_json::{Value as Json, json};
 
 use crate::{
@@ -78,10 +78,16 @@ impl From<u16> for Assumption {
     }
 }
 
+/// A moment as the API shows all of them: with milliseconds.
+fn millisecond<S: Serializer>(at: &Timestamp, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_str(&format_args!("{at:.3}"))
+}
+
 /// A step of a simulation, with its time.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Step {
     /// The time.
+    #[serde(serialize_with = "millisecond")]
     pub at: Timestamp,
     /// The step.
     #[serde(flatten)]
@@ -180,10 +186,10 @@ impl Simulation {
         let mut json = json!({
             "steps": self.steps,
             "end": self.end.as_str(),
-            "at": self.at.to_string(),
+            "at": format!("{:.3}", self.at),
             "state": self.state,
             "status": self.last.status.as_str(),
-            "since": self.last.entered.to_string(),
+            "since": format!("{:.3}", self.last.entered),
         });
         match &self.end {
             End::NeedsFeed(feed) => {

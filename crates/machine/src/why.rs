@@ -159,16 +159,16 @@ impl Why {
         json["condition"] = self.condition.as_str().into();
         json["earliest"] = match self.earliest {
             Earliest::Now => json!("now"),
-            Earliest::At(at) => json!(at.to_string()),
-            Earliest::NotBefore(at) => json!(format!("not before {at}")),
+            Earliest::At(at) => json!(format!("{at:.3}")),
+            Earliest::NotBefore(at) => json!(format!("not before {at:.3}")),
             Earliest::Never => Json::Null,
         };
         json["next"] = match &self.next {
-            Some((at, trigger)) => json!({ "at": at.to_string(), "trigger": trigger }),
+            Some((at, trigger)) => json!({ "at": format!("{at:.3}"), "trigger": trigger }),
             None => Json::Null,
         };
         if let Some((at, to)) = &self.deadline {
-            json["deadline"] = json!({ "at": at.to_string(), "next": to });
+            json["deadline"] = json!({ "at": format!("{at:.3}"), "next": to });
         }
         json["triggers"] = self.triggers.iter().map(String::as_str).collect();
         json["timezone"] = self.zone.zone.name().into();

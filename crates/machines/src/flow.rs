@@ -15,11 +15,13 @@ use std::{
 };
 
 use parking_lot::Mutex;
-use signalbox_api::machines::{EdgeFlow, Flow as Report, Funnel, StateFlow, VersionFunnel};
+use signalbox_api::{
+    Time,
+    machines::{EdgeFlow, Flow as Report, Funnel, StateFlow, VersionFunnel},
+};
 
 use crate::{
-    Error, clock::Clock, definitions::Definitions, evaluator::instant, metrics::Metrics, record::Row,
-    store::FlowCounts,
+    Error, clock::Clock, definitions::Definitions, metrics::Metrics, record::Row, store::FlowCounts,
 };
 
 /// Hours that are kept.
@@ -266,8 +268,8 @@ impl FlowReader {
         let transitions: u64 = edges.iter().map(|edge| edge.transitions).sum();
         let since_ms = first * HOUR_MS;
         Ok(Report {
-            since: instant(since_ms).to_string(),
-            until: instant(until_ms).to_string(),
+            since: Time::from_ms(since_ms),
+            until: Time::from_ms(until_ms),
             transitions,
             per_second: transitions as f64 * 1000.0 / until_ms.saturating_sub(since_ms).max(1) as f64,
             states,

@@ -350,7 +350,7 @@ impl LabelStore {
     }
 
     /// The same, and how many bytes were read: in parts of about a megabyte, because metadata can be large.
-    pub(crate) async fn records_and_bytes(
+    pub async fn records_and_bytes(
         &self,
         machine: &str,
         names: Vec<String>,

@@ -14,11 +14,11 @@
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
-use signalbox_api::machines::Secret;
+use signalbox_api::{Time, machines::Secret};
 use signalbox_machine::{Machine, definition::SecretNames, render::is_below};
 use signalbox_seal::Keys;
 
-use crate::{Error, clock::Clock, evaluator::instant, store::StoredSecrets};
+use crate::{Error, clock::Clock, store::StoredSecrets};
 
 /// Maximum number of secrets of a machine.
 const MAX_SECRETS: usize = 64;
@@ -41,7 +41,7 @@ struct Stored {
 
 impl Stored {
     fn shown(self, name: String) -> Secret {
-        Secret { name, address: self.address, at: instant(self.at_ms).to_string(), by: self.by }
+        Secret { name, address: self.address, at: Time::from_ms(self.at_ms), by: self.by }
     }
 }
 

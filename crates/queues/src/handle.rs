@@ -117,7 +117,9 @@ impl Handle {
             if left == 0 {
                 break;
             }
-            shown.extend(store.peek(queue, environment, left, self.inner.options.pull_bytes).await?);
+            let bytes: usize = shown.iter().map(|taken: &Taken| taken.body.len()).sum();
+            let bytes = self.inner.options.pull_bytes.saturating_sub(bytes);
+            shown.extend(store.peek(queue, environment, left, bytes).await?);
         }
         Ok(shown)
     }

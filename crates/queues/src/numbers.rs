@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use signalbox_api::queues::Gap;
+use signalbox_api::{Time, queues::Gap};
 
 use super::{
     Error, Handle,
@@ -116,7 +116,7 @@ fn read_gap(environment: String, words: &str) -> Option<Gap> {
     let mut next = || numbers.next().flatten();
     let (first, last, messages, dropped_ms) = (next()?, next()?, next()?, next()?);
     let environment = Some(environment).filter(|name| !name.is_empty());
-    Some(Gap { environment, first, last, messages, dropped_ms })
+    Some(Gap { environment, first, last, messages, dropped_at: Time::from_ms(dropped_ms) })
 }
 
 impl Handle {

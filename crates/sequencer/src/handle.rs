@@ -2,7 +2,10 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use signalbox_api::objects::{DeadEvent, ObjectState};
+use signalbox_api::{
+    Time,
+    objects::{DeadEvent, ObjectState},
+};
 
 use super::{Options, check, redrive, removal, store::Store};
 use signalbox_bus::{self as bus, Backend, Error, EventId, Finding, Queued, WantedBackend, shard_of};
@@ -226,7 +229,7 @@ impl Handle {
             let latest = store.latest_dead(backend, limit as u64, &mut bytes).await?;
             all.extend(latest.iter().rev().filter_map(|entry| dead_event(entry)));
         }
-        all.sort_by_key(|one| one.died_ms);
+        all.sort_by_key(|one| one.died_at);
         let surplus = all.len().saturating_sub(limit);
         all.drain(..surplus);
         Ok(all)
@@ -276,7 +279,7 @@ fn dead_event(entry: &[u8]) -> Option<DeadEvent> {
     let (died_ms, attempts, why, event) = letter_parts(entry)?;
     let event = without_chain(std::str::from_utf8(event).ok()?);
     Some(DeadEvent {
-        died_ms,
+        died_at: Time::from_ms(died_ms),
         attempts: u32::try_from(attempts).unwrap_or(u32::MAX),
         why: String::from_utf8_lossy(why).into_owned(),
         event: serde_json::from_str(&event).ok()?,
@@ -302,7 +305,7 @@ mod tests {
         let event = r#"{"id":64,"last":7,"data":[1,",\"last\":8,"]}"#;
         let entry = format!("1700000000000 3 {} {why}{event}", why.len());
         let dead = dead_event(entry.as_bytes()).unwrap();
-        assert_eq!((dead.died_ms, dead.attempts, &*dead.why), (1_700_000_000_000, 3, why));
+        assert_eq!((dead.died_at.ms(), dead.attempts, &*dead.why), (1_700_000_000_000, 3, why));
         assert_eq!(dead.event.get(), r#"{"id":64,"data":[1,",\"last\":8,"]}"#);
         for bad in ["", "1", "1 2 3", "1 2 9 short{}", "x 2 0 {}", "1 2 0 {"] {
             assert!(dead_event(bad.as_bytes()).is_none(), "{bad}");

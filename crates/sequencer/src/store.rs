@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use signalbox_api::objects::ObjectState;
+use signalbox_api::{Time, objects::ObjectState};
 use signalbox_store::{
     Call, Clock, Combiner, Error, Fabric, FabricRole, FromRedisValue, Script, Shard, SharedResult,
     Subscription, Value, from_redis_value,
@@ -369,8 +369,8 @@ impl Store {
         let waiting: Option<u64> = read(reply.next());
         let in_flight = id_of(reply.next());
         let owner = read(reply.next());
-        let (lease_until_ms, next_try_ms) = (ms(reply.next()), ms(reply.next()));
-        let parked_since_ms = ms(reply.next());
+        let [lease_until, next_try_at, parked_since] =
+            std::array::from_fn(|_| ms(reply.next()).map(Time::from_ms));
         let attempts: Option<u64> = read(reply.next());
         let last_error = read(reply.next());
         let last_sent_id = read(reply.next());
@@ -386,12 +386,12 @@ impl Store {
             in_flight,
             next_id: id_of(reply.next()),
             owner,
-            lease_until_ms,
-            parked: parked_since_ms.is_some(),
-            parked_since_ms,
+            lease_until,
+            parked: parked_since.is_some(),
+            parked_since,
             attempts: attempts.unwrap_or_default(),
             last_error,
-            next_try_ms,
+            next_try_at,
             last_sent_id,
         }))
     }

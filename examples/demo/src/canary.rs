@@ -265,8 +265,7 @@ async fn watch(
 
 /// `  41 s  half          canary-1: 612 answered; canary-2: 205 answered`
 fn row(one: &Move, first: Option<&Move>, counted: &str) -> String {
-    let at = |one: &Move| one.at.parse::<jiff::Timestamp>().ok();
-    let since = at(one).zip(first.and_then(at)).map_or(0, |(at, first)| at.as_second() - first.as_second());
+    let since = first.map_or(0, |first| one.at.ms().saturating_sub(first.at.ms()) / 1000);
     let to = one.to.as_deref().unwrap_or_default();
     format!("{since:>4} s  {to:<13} {counted}").trim_end().to_owned()
 }

@@ -14,7 +14,7 @@ use super::{
     pages::{Kind, busy, found, link},
     store::Sums,
 };
-use signalbox_api::machines::PassedLimit;
+use signalbox_api::{Time, machines::PassedLimit};
 use signalbox_bus::SubscriptionStatus;
 use signalbox_machines::{Counts, LabelStore, Status};
 use signalbox_routing::RouterReport;
@@ -105,7 +105,7 @@ pub(super) fn subscriber(name: String, status: &SubscriptionStatus) -> Subscribe
         health: numbers.health.into(),
         dead: numbers.dead,
         queued: numbers.events,
-        oldest_ms: numbers.oldest_ms,
+        oldest_ms: numbers.oldest_at.map(Time::ms),
         batch_timeout_ms: Some(status.subscription.timeout_ms),
     }
 }

@@ -117,11 +117,17 @@ impl PageStream {
     }
 
     async fn render(&mut self) {
-        let (html, charts) =
-            match pages::content(&self.app, &self.caller, &self.view, self.round, Instant::now()).await {
-                Ok(content) => (content.html, serde_json::to_string(&content.charts).unwrap_or_default()),
-                Err(problem) => (pages::notice(&problem).unwrap_or_default(), String::new()),
-            };
+        // A page reads as much as a list of the API.
+        let content = match self.app.limits.lists.wait(&self.caller).await {
+            Ok(_place) => {
+                pages::content(&self.app, &self.caller, &self.view, self.round, Instant::now()).await
+            }
+            Err(problem) => Err(problem),
+        };
+        let (html, charts) = match content {
+            Ok(content) => (content.html, serde_json::to_string(&content.charts).unwrap_or_default()),
+            Err(problem) => (pages::notice(&problem).unwrap_or_default(), String::new()),
+        };
         self.round += 1;
         // Most pages make no checkup; the count in their navigation may be a few seconds old.
         if self.round % CHECKUP_ROUNDS == 1 && self.caller.sees_all_numbers() {

@@ -112,7 +112,7 @@ async fn a_version_is_promoted_and_a_missing_one_rejected() {
     let again = api.post("/hosts/a.example/promote", &body).await.json();
     assert_eq!((&again["changed"], &again["serial"]), (&json!(false), &promoted["serial"]));
     // A draining instance keeps its deadline.
-    assert_eq!(api.get("/instances/old").await.json()["drain_deadline_ms"], drained["drain_deadline_ms"]);
+    assert_eq!(api.get("/instances/old").await.json()["drain_deadline"], drained["drain_deadline"]);
     for (body, code) in [
         (json!({"version_type_id": ""}), "invalid_label"),
         (json!({}), "missing_field"),
@@ -127,7 +127,7 @@ async fn a_version_is_promoted_and_a_missing_one_rejected() {
     let before = json!(["17", "18"]);
     assert_eq!(shown["promotion"]["undo"]["version_types"], before);
     assert_eq!(shown["promotion"]["superseded"], json!(["17"]));
-    let undo = json!({"version_type_id": "18", "at_ms": shown["promotion"]["at_ms"]});
+    let undo = json!({"version_type_id": "18", "at": shown["promotion"]["at"]});
     for changed in [true, false] {
         let undone = api.post("/hosts/a.example/promote/undo", &undo).await.json();
         assert_eq!((&undone["changed"], &undone["version_types"]), (&json!(changed), &before));
@@ -186,7 +186,7 @@ async fn the_health_of_an_instance_is_seen_everywhere() {
     .await;
     let view = api.get("/instances/ill").await.json();
     assert_eq!(view["unhealthy_because"], "it cannot be connected to (connection refused)");
-    assert!(view["health_since_ms"].is_u64() && view["health"]["tcp"] == true, "{view}");
+    assert!(view["health_since"].is_string() && view["health"]["tcp"] == true, "{view}");
     assert_eq!(api.get("/instances/well").await.json()["healthy"], true);
     let explained = api.get("/routes/explain?host=a.example").await.json();
     let of = |id: &str| {

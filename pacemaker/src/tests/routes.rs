@@ -43,7 +43,7 @@ async fn a_lease_expires_automatically() {
     body["lease_seconds"] = json!(1);
     assert_eq!(api.put("/instances/i", &body).await.status, 201);
     let beat = api.post("/instances/i/heartbeat", &json!({})).await.json();
-    assert!(beat["lease_expires_ms"].is_u64() && beat["lease_seconds"] == 1, "{beat}");
+    assert!(beat["lease_expires_at"].is_string() && beat["lease_seconds"] == 1, "{beat}");
     eventually("the lease ends", async || {
         let reply = api.get("/instances/i").await;
         if reply.status == 404 { Ok(()) } else { Err(reply.text) }

@@ -212,7 +212,7 @@ async fn no_confined_token_reads_the_data_of_another_tenant() {
             ("/queues/all/pull", json!({})),
             ("/queues/all/pull", in_six.clone()),
             ("/subscription", json!({"topics": ["orders"], "callback": "http://127.0.0.1:9/"})),
-            ("/subscriber/replay", json!({"from": 0, "to": 9_999_999_999_999_u64})),
+            ("/subscriber/replay", json!({"from": "1970-01-01T00:00:00Z", "to": "2286-11-20T17:46:39Z"})),
             ("/subscriber/test", json!({})),
             ("/state-machines/drip/labels/one/simulate", json!({})),
             ("/state-machines/drip/labels/one/retry", json!({})),
@@ -397,7 +397,7 @@ async fn a_confined_subscriber_receives_the_events_of_its_environments_only() {
     assert_eq!(order, ["of 6", "of 5", "of 6", "of 5", "of 55"], "one without confinement gets all in order");
 
     // Events that are already in the log are filtered as well.
-    let replay = json!({"from": 0, "to": 9_999_999_999_999_u64});
+    let replay = json!({"from": "1970-01-01T00:00:00Z", "to": "2286-11-20T17:46:39Z"});
     let answer = ask(&system, &token, "POST", "/subscriber/replay", Some(&replay)).await;
     assert!((200..300).contains(&answer.status), "{}", answer.text());
     let again = five.until_events(4).await;

@@ -299,7 +299,7 @@ async fn possessions(system: &System) -> Vec<Value> {
     ] {
         let mut answer = system.api("GET", target, None).await.json();
         // They change by themselves.
-        for member in ["live", "lease_expires_ms", "in_flight", "health_since_ms", "events", "instances"] {
+        for member in ["live", "lease_expires_at", "in_flight", "health_since", "events", "instances"] {
             if let Some(object) = answer.as_object_mut() {
                 object.remove(member);
             }

@@ -16,7 +16,7 @@ const REQUESTS: [&str; 31] = [
     "GET /routes/explain?host=a.test&path=/",
     "GET /routes/dump?format=text",
     "PUT /certificates/a.test\n{\"chain\":\"-----BEGIN CERTIFICATE-----\\nAA==\\n-----END CERTIFICATE-----\",\"key\":\"x\"}",
-    "POST /tokens\n{\"name\":\"t\",\"scopes\":[\"read\",\"routes\"],\"hosts\":[\"*.a.test\"],\"expires_at_ms\":9999999999999}",
+    "POST /tokens\n{\"name\":\"t\",\"scopes\":[\"read\",\"routes\"],\"hosts\":[\"*.a.test\"],\"expires_at\":\"2286-11-20T17:46:39.999Z\"}",
     "POST /tokens/t/rotate\n{\"overlap_seconds\":5}",
     "DELETE /tokens/t",
     "POST /topics/orders\n{\"type\":\"create\",\"url\":\"https://a.test/1\",\"timestamp\":1,\"data\":{\"a\":[1,null]}}",

@@ -25,7 +25,7 @@ async fn one_message_is_listed_shown_redriven_and_dropped_wherever_it_is() {
     };
     let flying = list("in_flight").await;
     assert_eq!((&flying["messages"][0]["message"]["id"], &flying["next"]), (&json!(flies), &Value::Null));
-    assert_eq!(flying["messages"][0]["until_ms"], pulled["messages"][0]["lease_until_ms"]);
+    assert_eq!(flying["messages"][0]["until"], pulled["messages"][0]["lease_until"]);
     assert!(flying["messages"][0]["message"].get("receipt").is_none(), "{flying}");
     assert_eq!(list("delayed").await["messages"][0]["message"]["payload"], "later");
 

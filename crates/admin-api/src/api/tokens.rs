@@ -21,7 +21,10 @@ use crate::http::{
     path::Path,
 };
 use signalbox_access::{Dimension, Error, Grant, HostPattern, MAX_SECRETS, Rotated, Scope, confinement};
-use signalbox_api::tokens::{NewToken, Rotation, Token, TokenList};
+use signalbox_api::{
+    Time,
+    tokens::{NewToken, Rotation, Token, TokenList},
+};
 use signalbox_queues::is_part;
 use signalbox_route_table::{Hostname, Label};
 
@@ -67,9 +70,9 @@ pub const LISTING: Listing<'static, Token> = Listing {
     },
     fields: &[
         ("name", |token| SortKey::from(&*token.name)),
-        ("created", |token| SortKey::from(token.created_at_ms)),
-        ("expires", |token| SortKey::from(token.expires_at_ms)),
-        ("last_used", |token| SortKey::from(token.last_used_at_ms)),
+        ("created", |token| SortKey::from(token.created_at.ms())),
+        ("expires", |token| SortKey::from(token.expires_at.map(Time::ms))),
+        ("last_used", |token| SortKey::from(token.last_used_at.map(Time::ms))),
     ],
 };
 
@@ -103,7 +106,8 @@ async fn create(
     State(app): State<App>,
     Json(new): Json<NewToken>,
 ) -> Result<Response, Problem> {
-    let NewToken { name, mut scopes, hosts, environments, machines, version_types, expires_at_ms } = new;
+    let NewToken { name, mut scopes, hosts, environments, machines, version_types, expires_at } = new;
+    let expires_at_ms = expires_at.map(Time::ms);
     check_name(&name)?;
     scopes.sort_unstable();
     scopes.dedup();
@@ -152,8 +156,9 @@ async fn rotate(
     _: Whole<RootOnly>,
     State(app): State<App>,
     Path(name): Path<String>,
-    Json(Rotation { overlap_seconds, expires_at_ms }): Json<Rotation>,
+    Json(Rotation { overlap_seconds, expires_at }): Json<Rotation>,
 ) -> Result<Response, Problem> {
+    let expires_at_ms = expires_at.map(Time::ms);
     let overlap = overlap_seconds.unwrap_or(OVERLAP_SECONDS);
     if overlap > MAX_OVERLAP_SECONDS {
         let detail = format!("`overlap_seconds` must be between 0 and {MAX_OVERLAP_SECONDS}");

@@ -38,7 +38,10 @@ use axum::{
 use futures_util::future::BoxFuture;
 use serde_json::{Value, json};
 use signalbox_access::{AuditLog, Caller, digest};
-use signalbox_api::audit::{Kind, Record};
+use signalbox_api::{
+    Time,
+    audit::{Kind, Record},
+};
 use signalbox_daemon::serve::Peer;
 use signalbox_machines::Change;
 
@@ -245,7 +248,7 @@ pub(crate) async fn record(
     };
     let target = if may_contain_token(&route) { route.clone() } else { target };
     let mut record = Record {
-        at_ms: app.tokens.now_ms(),
+        at: Time::from_ms(app.tokens.now_ms()),
         kind,
         who: noted.who,
         label: None,
@@ -446,7 +449,7 @@ impl AuditTrail {
         let Ok(text) = serde_json::to_string(&record) else { return false };
         // A token can have many machines, so all of them count as one caller.
         let caller = if record.label.is_some() { Some("machine:") } else { record.who.as_deref() };
-        let appended = self.log.append(&text, caller, record.kind == Kind::Refused, record.at_ms);
+        let appended = self.log.append(&text, caller, record.kind == Kind::Refused, record.at.ms());
         match tokio::time::timeout(PATIENCE, appended).await {
             Ok(Ok(())) => {}
             Ok(Err(error)) => {
@@ -469,7 +472,7 @@ impl signalbox_machines::Audit for AuditTrail {
         let since = (self.now)().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
         let status = if refused.is_some() { StatusCode::FORBIDDEN } else { StatusCode::OK };
         Box::pin(self.write(Record {
-            at_ms: u64::try_from(since.as_millis()).unwrap_or(u64::MAX),
+            at: Time::from_ms(u64::try_from(since.as_millis()).unwrap_or(u64::MAX)),
             kind: if refused.is_some() { Kind::Refused } else { Kind::Change },
             who: Some(who),
             label: Some(label),

@@ -18,7 +18,7 @@
 use std::{marker::PhantomData, ops::Deref};
 
 use axum::{
-    extract::FromRequestParts,
+    extract::{FromRequestParts, MatchedPath},
     http::{HeaderMap, StatusCode, request::Parts},
 };
 use signalbox_daemon::{presented, serve::Peer};
@@ -319,6 +319,43 @@ fn confined_token(confinement: &[Dimension]) -> Problem {
     Problem::forbidden("confined_token", detail).with("confined_to", names)
 }
 
+/// Operations that may read or return megabytes, by method and route: a token can have few of them in progress at a time.
+pub(crate) const LISTS: [(&str, &str); 27] = [
+    ("GET", "/"),
+    ("GET", "/acme/names"),
+    ("GET", "/audit"),
+    ("GET", "/backends/{name}/dead"),
+    ("GET", "/certificates"),
+    ("GET", "/check"),
+    ("GET", "/dashboard/{page}"),
+    ("GET", "/hosts"),
+    ("GET", "/hosts/{hostname}"),
+    ("GET", "/instances"),
+    ("GET", "/objects"),
+    ("GET", "/objects/{object}"),
+    ("GET", "/queues"),
+    ("GET", "/queues/{name}/dead"),
+    ("GET", "/queues/{name}/facets"),
+    ("GET", "/queues/{name}/messages"),
+    ("POST", "/queues/{name}/peek"),
+    ("GET", "/routes/explain"),
+    ("GET", "/state-machines/{machine}/labels"),
+    ("GET", "/state-machines/{machine}/labels/{label}/activity"),
+    ("GET", "/state-machines/{machine}/versions"),
+    ("GET", "/subscriber/dead"),
+    ("GET", "/subscriber/deliveries"),
+    ("GET", "/subscribers"),
+    ("GET", "/subscriptions"),
+    ("GET", "/tokens"),
+    ("GET", "/topics"),
+];
+
+/// Whether the request is one of them.
+fn is_list(parts: &Parts) -> bool {
+    let route = parts.extensions.get::<MatchedPath>();
+    route.is_some_and(|route| LISTS.contains(&(parts.method.as_str(), route.as_str())))
+}
+
 /// The caller of a request, if its token has the permission.
 async fn permitted<P: Permission>(parts: &Parts, app: &App) -> Result<Caller, Problem> {
     check_site(&parts.method, &parts.headers)?;
@@ -326,6 +363,9 @@ async fn permitted<P: Permission>(parts: &Parts, app: &App) -> Result<Caller, Pr
     if caller.has_any(P::ANY_OF) {
         if let Some(place) = parts.extensions.get::<InProgress>() {
             place.take(&app.limits.in_progress, &caller)?;
+            if is_list(parts) {
+                place.take_list(&app.limits.lists, &caller).await?;
+            }
         }
         return Ok(caller);
     }

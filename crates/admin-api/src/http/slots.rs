@@ -12,18 +12,16 @@ use std::{
 
 use axum::http::StatusCode;
 use parking_lot::Mutex;
-use tokio::{
-    sync::{Notify, Semaphore},
-    time,
-};
+use tokio::{sync::Notify, time};
 
 use super::Problem;
 use signalbox_access::Caller;
 
 /// How long a list waits for a place: a client that reads several at a time does not have to count them.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// Lists that wait, of all tokens: each place that becomes free wakes all of them.
+/// Lists that wait, of all tokens and of one: each place that becomes free wakes all of them.
 const MAX_WAITING: usize = 64;
+const MAX_WAITING_PER_TOKEN: usize = 16;
 
 /// The part of all places that only root gets: tokens that hold all others keep no operator out.
 const PART_OF_ROOT: usize = 8;
@@ -41,8 +39,8 @@ struct Places {
     held: Mutex<HashMap<String, usize>>,
     /// Notified of each place that becomes free.
     freed: Notify,
-    /// A permit for each request that waits for one.
-    waiting: Semaphore,
+    /// Places of the requests that wait for one.
+    waiting: Option<Slots>,
 }
 
 /// A place that is held until this is dropped.
@@ -55,7 +53,14 @@ pub struct Slot {
 impl Slots {
     /// At most `total` places, of which one token holds at most `per_token`. `what` names them in the plural.
     pub fn new(what: &'static str, total: usize, per_token: usize) -> Self {
-        let (held, freed, waiting) = (Mutex::default(), Notify::new(), Semaphore::new(MAX_WAITING));
+        let (held, freed) = (Mutex::default(), Notify::new());
+        Self(Arc::new(Places { what, total, per_token, held, freed, waiting: None }))
+    }
+
+    /// The same, and a request may [wait](Self::wait) for a place.
+    pub fn with_waiting(what: &'static str, total: usize, per_token: usize) -> Self {
+        let waiting = Some(Self::new("lists that wait", MAX_WAITING, MAX_WAITING_PER_TOKEN));
+        let (held, freed) = (Mutex::default(), Notify::new());
         Self(Arc::new(Places { what, total, per_token, held, freed, waiting }))
     }
 
@@ -94,7 +99,8 @@ impl Slots {
             Err(problem) => problem,
             taken => return taken,
         };
-        let Ok(_waiting) = self.0.waiting.try_acquire() else { return Err(problem) };
+        let waiting = self.0.waiting.as_ref().and_then(|waiting| waiting.take(caller).ok());
+        let Some(_waiting) = waiting else { return Err(problem) };
         let deadline = time::Instant::now() + PATIENCE;
         loop {
             // From here on, no place becomes free unnoticed.
@@ -120,6 +126,11 @@ struct Taken {
 }
 
 impl InProgress {
+    /// Whether it holds a place.
+    pub(crate) fn is_taken(&self) -> bool {
+        self.0.request.get().is_some()
+    }
+
     /// Takes the place of the request, once.
     ///
     /// # Errors
@@ -206,7 +217,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_list_waits_a_moment_for_a_place() {
-        let slots = Slots::new("lists", 8, 1);
+        let slots = Slots::with_waiting("lists", 8, 1);
         let caller = Caller::named("one".to_owned(), Vec::new(), None);
         let held = slots.take(&caller).unwrap();
         let ends = async {

@@ -4,6 +4,8 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+use crate::Time;
+
 /// All machines.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
@@ -180,8 +182,8 @@ pub struct Versions {
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema), schema(as = MachineVersion))]
 pub struct Version {
-    /// When it was applied, RFC 3339.
-    pub at: String,
+    /// When it was applied.
+    pub at: Time,
     /// The token that it was applied with.
     pub by: String,
     /// Whether it is active.
@@ -196,8 +198,8 @@ pub struct Version {
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema), schema(as = MachineVersionSource))]
 pub struct VersionSource {
-    /// When it was applied, RFC 3339.
-    pub at: String,
+    /// When it was applied.
+    pub at: Time,
     /// The token that it was applied with.
     pub by: String,
     /// The hash of the definition.

@@ -2,14 +2,16 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::Time;
+
 /// How labels flowed through a machine in a period.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema), schema(as = MachineFlow))]
 pub struct Flow {
-    /// The beginning, a whole hour, RFC 3339.
-    pub since: String,
-    /// The end, RFC 3339.
-    pub until: String,
+    /// The beginning, a whole hour.
+    pub since: Time,
+    /// The end.
+    pub until: Time,
     /// Transitions in the period.
     pub transitions: u64,
     /// Transitions per second, on average.

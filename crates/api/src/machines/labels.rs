@@ -3,6 +3,8 @@
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use crate::Time;
+
 /// A label.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema), schema(as = LabelView))]
@@ -17,8 +19,8 @@ pub struct Label {
     /// Its status in this state.
     #[cfg_attr(feature = "schema", schema(schema_with = crate::schema::label_status))]
     pub status: String,
-    /// When it entered the state, RFC 3339.
-    pub since: String,
+    /// When it entered the state.
+    pub since: Time,
     /// The state before.
     pub previous_state: Option<String>,
     /// Entries into states so far.
@@ -36,8 +38,8 @@ pub struct Label {
     pub attempts: u32,
     /// The last failure.
     pub error: Option<String>,
-    /// When its action is retried, RFC 3339.
-    pub next_retry: Option<String>,
+    /// When its action is retried.
+    pub next_retry: Option<Time>,
 }
 
 /// A label after a change.
@@ -51,8 +53,8 @@ pub struct Changed {
     /// Its status in this state.
     #[cfg_attr(feature = "schema", schema(schema_with = crate::schema::label_status))]
     pub status: String,
-    /// When it entered the state, RFC 3339.
-    pub since: String,
+    /// When it entered the state.
+    pub since: Time,
     /// Entries into states so far.
     pub visit: u64,
     /// Changes so far.
@@ -77,8 +79,8 @@ pub struct History {
 pub struct Move {
     /// Entries into states so far.
     pub visit: u64,
-    /// When, RFC 3339.
-    pub at: String,
+    /// When.
+    pub at: Time,
     /// Null for the first.
     pub from: Option<String>,
     /// Null if the label was deleted.
@@ -112,8 +114,8 @@ pub struct Activity {
 #[serde(default)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct ActivityLine {
-    /// When, RFC 3339.
-    pub at: String,
+    /// When.
+    pub at: Time,
     /// The visit in which it happened, or that began with it.
     pub visit: u64,
     /// `move`, `attempt`, `operation` or `metadata`.
@@ -226,8 +228,8 @@ pub struct LabelRow {
     /// What it does there.
     #[cfg_attr(feature = "schema", schema(schema_with = crate::schema::label_status))]
     pub status: String,
-    /// When it entered the state, RFC 3339.
-    pub since: String,
+    /// When it entered the state.
+    pub since: Time,
     /// Whether an operator has suspended it.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub suspended: bool,

@@ -2,6 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::Time;
+
 /// A secret to set.
 #[derive(Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -30,7 +32,7 @@ pub struct Secret {
     /// The beginning of the addresses that it may be sent to.
     pub address: String,
     /// When it was set.
-    pub at: String,
+    pub at: Time,
     /// The token that set it.
     pub by: String,
 }

@@ -5,6 +5,8 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use crate::Time;
+
 /// The assumed answer to an action: a status, or status and body.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
@@ -42,8 +44,8 @@ pub struct Simulate {
     /// How far to look ahead: `30d`.
     #[serde(rename = "for")]
     pub span: Option<String>,
-    /// Or until when, RFC 3339.
-    pub until: Option<String>,
+    /// Or until when.
+    pub until: Option<Time>,
     /// A metadata update at the start.
     #[cfg_attr(feature = "schema", schema(value_type = Option<Object>))]
     pub metadata: Option<Value>,

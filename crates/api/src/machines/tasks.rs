@@ -5,6 +5,8 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use crate::Time;
+
 /// Which labels are meant: those for which everything that is given holds.
 #[serde_with::skip_serializing_none]
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -81,10 +83,10 @@ pub struct Task {
     pub by: String,
     /// `running`, `done`, `canceled` or `failed`.
     pub state: String,
-    /// When it was started, RFC 3339.
-    pub created: String,
-    /// When it last progressed, RFC 3339.
-    pub updated: String,
+    /// When it was started.
+    pub created: Time,
+    /// When it last progressed.
+    pub updated: Time,
     /// Labels of the machine when it was started.
     pub labels: u64,
     /// Labels that were examined.

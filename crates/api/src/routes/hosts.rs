@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, value::RawValue};
 
 use super::text;
+use crate::Time;
 
 /// A host and its entry in the route table.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -102,8 +103,8 @@ pub struct Promotion {
     /// The promoted version type; absent after the first promotion of the host was undone.
     #[cfg_attr(feature = "schema", schema(example = "18"))]
     pub version_type_id: Option<String>,
-    /// When it was promoted, in unix milliseconds of the routes primary's clock.
-    pub at_ms: u64,
+    /// When it was promoted, by the clock of the routes primary.
+    pub at: Time,
     /// Version types that were replaced. An instance of one of them is on standby when it is registered again.
     pub superseded: Vec<String>,
     /// What an undo serves again; absent if the promotion cannot be undone.
@@ -119,8 +120,8 @@ pub struct Undoable {
     pub version_types: Vec<String>,
     /// The traffic split in percent, by version type.
     pub shares: Option<BTreeMap<String, f64>>,
-    /// Until when the promotion can be undone, in unix milliseconds of the routes primary's clock.
-    pub until_ms: u64,
+    /// Until when the promotion can be undone.
+    pub until: Time,
 }
 
 /// Which version type is promoted.
@@ -152,8 +153,8 @@ pub struct UndoPromotion {
     #[serde(deserialize_with = "text")]
     #[cfg_attr(feature = "schema", schema(example = "18"))]
     pub version_type_id: String,
-    /// The `at_ms` of the promotion. With it, no later promotion of the same version type is undone.
-    pub at_ms: Option<u64>,
+    /// The `at` of the promotion. With it, no later promotion of the same version type is undone.
+    pub at: Option<Time>,
     /// Seconds in which the instances that are replaced finish their requests and sessions, 0 to 86,400 (30).
     #[cfg_attr(feature = "schema", schema(example = 30))]
     pub drain_seconds: Option<u32>,
@@ -174,8 +175,8 @@ pub struct PromotedHost {
     pub resumed: Vec<String>,
     /// Instances that drain from now on, and are then on standby.
     pub drained: Vec<String>,
-    /// Until when it can be undone, in unix milliseconds of the routes primary's clock; absent if it cannot.
-    pub undo_until_ms: Option<u64>,
+    /// Until when it can be undone; absent if it cannot.
+    pub undo_until: Option<Time>,
     /// The serial of the route table with these changes in it.
     pub serial: u64,
     /// The newest token of the table's lineage. Serials of different epochs cannot be compared.

@@ -4,7 +4,7 @@ use std::fmt;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
-use crate::words::words;
+use crate::{Time, words::words};
 
 /// An instance to be registered.
 #[serde_with::skip_serializing_none]
@@ -257,11 +257,11 @@ pub struct Instance {
     pub health: Option<Health>,
     /// Whether it gets new requests.
     pub state: State,
-    /// When the drain ends, in unix milliseconds of the routes primary's clock.
-    pub drain_deadline_ms: Option<u64>,
-    /// When an instance that a promotion replaced is removed, in unix milliseconds of the routes primary's clock. Until then,
+    /// When the drain ends.
+    pub drain_deadline: Option<Time>,
+    /// When an instance that a promotion replaced is removed. Until then,
     /// the promotion can be undone.
-    pub standby_until_ms: Option<u64>,
+    pub standby_until: Option<Time>,
     /// Rises with each change of any instance.
     pub revision: u64,
     /// Its open requests, as the routers reported within the last seconds. Absent where the edge does not count them:
@@ -269,20 +269,20 @@ pub struct Instance {
     pub in_flight: Option<u64>,
     /// Whether this revision is in the table.
     pub routed: Option<bool>,
-    /// When the lease expires without a heartbeat, in unix milliseconds of the routes primary's clock.
-    pub lease_expires_ms: Option<u64>,
+    /// When the lease expires without a heartbeat.
+    pub lease_expires_at: Option<Time>,
     /// Whether its checks pass. Absent without a health check.
     pub healthy: Option<bool>,
     /// The result of the check that made it unhealthy.
     pub unhealthy_because: Option<String>,
-    /// When its health changed last, in unix milliseconds of the routes primary's clock; absent until the first change.
-    pub health_since_ms: Option<u64>,
+    /// When its health changed last; absent until the first change.
+    pub health_since: Option<Time>,
     /// Faults reported since it was registered.
     pub faults: Option<u64>,
     /// The message of the latest fault.
     pub last_fault: Option<String>,
-    /// When it was reported, in unix milliseconds.
-    pub last_fault_ms: Option<u64>,
+    /// When it was reported.
+    pub last_fault_at: Option<Time>,
 }
 
 /// A page of instances, in the order of their ids.
@@ -321,8 +321,8 @@ pub struct ChangedInstance {
 pub struct Heartbeat {
     /// The length of the lease; absent when the instance has none.
     pub lease_seconds: Option<u64>,
-    /// When it expires, in unix milliseconds of the routes primary's clock.
-    pub lease_expires_ms: Option<u64>,
+    /// When it expires.
+    pub lease_expires_at: Option<Time>,
 }
 
 /// How long a drain lasts.

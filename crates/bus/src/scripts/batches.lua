@@ -93,7 +93,7 @@ local function free_kept(token, ids)
     local one = known[id]
     one.count, bytes = one.count - 1, bytes + one.size
     -- A body that was not moved yet is counted in its segment.
-    if one.count == 0 and redis.call('HEXISTS', log, id) == 1 then
+    if one.count == 0 and one.home == '0' then
       freed = freed + one.size
       of[one.environment] = (of[one.environment] or 0) + one.size
     end

@@ -72,14 +72,18 @@ local function clear(segment)
       redis.call('HDEL', segment .. ':held', '')
       return true
     end
-    local marks = lists.read('HMGET', base .. 'log:0:uses', ids)
+    local marks, moved = lists.read('HMGET', base .. 'log:0:uses', ids), {}
     for i, id in ipairs(ids) do
       if left <= 0 then break end
-      local environment = string.match(marks[i] or '', '^%d+ %d+ %d+ (.*)$')
-      if environment then left = left - move(segment, id, environment) / 1000 end
+      local needed, environment = string.match(marks[i] or '', '^(%d+ %d+) %d+ (.*)$')
+      if needed then
+        left = left - move(segment, id, environment) / 1000
+        moved[#moved + 1], moved[#moved + 2] = id, needed .. ' 0 ' .. environment
+      end
       redis.call('HDEL', segment, id)
       left = left - 1
     end
+    lists.call('HSET', base .. 'log:0:uses', moved)
   end
   return false
 end

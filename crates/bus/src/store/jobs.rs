@@ -394,6 +394,11 @@ impl Store {
         Ok(bytes.unwrap_or_default())
     }
 
+    /// How many events are marked.
+    pub(crate) async fn marks(&self) -> Result<u64, Error> {
+        self.redis().command("HLEN").key(&self.bus().log_uses()).query().await
+    }
+
     /// The bytes that are kept there for each subscriber, or will be. Those of an event count for each one that waits for it.
     pub(crate) async fn kept_for(&self) -> Result<BTreeMap<String, u64>, Error> {
         self.redis().command("HGETALL").key(&self.bus().log_kept()).query().await

@@ -2,7 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use signalbox_api::events::{Jobs, SubscriberNumbers};
+use signalbox_api::{
+    Time,
+    events::{Jobs, SubscriberNumbers},
+};
 use signalbox_store::{
     Error, FabricRole, FabricSpace, FromRedisValue, Key, Script, hash_part, keys, list_page, list_part,
 };
@@ -88,8 +91,6 @@ pub(crate) struct Holders {
     pub waiting: BTreeMap<String, u64>,
     /// All events of the segment.
     pub events: u64,
-    /// Whether some are marked, so that they will be moved to segment 0.
-    pub marked: bool,
 }
 
 /// A replay under way.
@@ -206,8 +207,9 @@ impl Store {
         batch.add("HLEN", &self.bus().log_segment(segment), NONE);
         batch.add("HEXISTS", &held, segment);
         let (mut waiting, events, by_queue): (BTreeMap<String, u64>, u64, bool) = batch.query().await?;
-        let marked = waiting.remove("").is_some();
-        Ok((!by_queue).then_some(Holders { waiting, events, marked }))
+        // Marked events have the name of no subscriber.
+        waiting.remove("");
+        Ok((!by_queue).then_some(Holders { waiting, events }))
     }
 
     /// The segments of the log that each subscriber needs, at most `most` for each.
@@ -483,7 +485,7 @@ impl Store {
             sent: sent.unwrap_or_default(),
             failed: failed.unwrap_or_default(),
             health: health.unwrap_or(FULL_HEALTH),
-            last_attempted_ms,
+            last_attempted_at: last_attempted_ms.map(Time::from_ms),
             dead,
             ..SubscriberNumbers::default()
         })

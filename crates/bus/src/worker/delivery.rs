@@ -15,7 +15,10 @@ use crate::{
     store::{Ack, Holder, Nack, Nacked, Store, Taken, read_item},
     verdict::{self, Failure, Patience, Verdict},
 };
-use signalbox_api::events::{DeliveryAttempt, DeliveryResult};
+use signalbox_api::{
+    Time,
+    events::{DeliveryAttempt, DeliveryResult},
+};
 use signalbox_egress::{Answered, Outcome};
 
 /// How long a disabled subscription's lane pauses before its age is checked again.
@@ -105,7 +108,7 @@ impl<D: Deliverer> Delivery<D> {
     pub(super) fn note_waiting(&self, taken: &Taken, now_ms: u64) {
         let ids = || taken.items.iter().filter_map(|item| read_item(item)).map(|(id, _)| id.0);
         let entry = DeliveryAttempt {
-            at: now_ms,
+            at: Time::from_ms(now_ms),
             batch: taken.held.batch.clone(),
             attempt: taken.attempts + 1,
             events: taken.items.len() as u64,
@@ -255,7 +258,7 @@ impl<D: Deliverer> Delivery<D> {
         };
         let (first, last) = attempt.range;
         let entry = DeliveryAttempt {
-            at: now_ms,
+            at: Time::from_ms(now_ms),
             batch: taken.held.batch.clone(),
             attempt: taken.attempts + 1,
             events: attempt.events as u64,
@@ -266,7 +269,7 @@ impl<D: Deliverer> Delivery<D> {
             duration_ms,
             why: why.map(|why| shortened(why).to_owned()),
             response: attempt.answered.excerpt.clone(),
-            next,
+            next: next.map(Time::from_ms),
         };
         self.core.attempts.note(&taken.held, entry);
     }

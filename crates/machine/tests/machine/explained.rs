@@ -35,7 +35,10 @@ fn a_waiting_label_is_explained_with_its_blockers_and_times() {
     assert_eq!(said["fewest"].as_array().unwrap().len(), 2);
     // Without the update, time alone opens nothing; the gate is evaluated anyway.
     assert_eq!(said["earliest"], json!(null));
-    assert_eq!(said["next"], json!({"at": "2026-02-01T18:30:00Z", "trigger": "time 18:30 metadata.zone"}));
+    assert_eq!(
+        said["next"],
+        json!({"at": "2026-02-01T18:30:00.000Z", "trigger": "time 18:30 metadata.zone"})
+    );
     assert_eq!(
         (&said["timezone"], &said["timezone_instead_of"]),
         (&json!("Europe/London"), &json!("Mars/Olympus"))
@@ -46,7 +49,7 @@ fn a_waiting_label_is_explained_with_its_blockers_and_times() {
     label.metadata = &metadata;
     let said = why(&machine, &label, &Known::nothing(&machine), now, None).unwrap();
     // The condition is true at 22:00, and evaluated at half past six.
-    assert_eq!(said.to_json()["earliest"], json!("2026-02-01T18:30:00Z"));
+    assert_eq!(said.to_json()["earliest"], json!("2026-02-01T18:30:00.000Z"));
 }
 
 #[test]
@@ -99,12 +102,14 @@ fn a_gate_that_waits_for_a_failed_feed_could_open_at_the_next_request_to_the_fee
         assert_eq!(said["stuck"], json!(null), "{said}");
         (said["earliest"].clone(), said["next"].clone())
     };
-    let hour =
-        (json!("2026-01-31T11:00:00Z"), json!({"at": "2026-01-31T11:00:00Z", "trigger": "interval 1h"}));
+    let hour = (
+        json!("2026-01-31T11:00:00.000Z"),
+        json!({"at": "2026-01-31T11:00:00.000Z", "trigger": "interval 1h"}),
+    );
     assert_eq!(said(&feeds, &label, None), hour, "it failed for the explanation only");
     let again = Some("2026-01-31T10:15:02Z");
-    let next = json!({"at": "2026-01-31T10:15:02Z", "trigger": "feed"});
-    assert_eq!(said(&feeds, &label, again), (json!("2026-01-31T10:15:02Z"), next));
+    let next = json!({"at": "2026-01-31T10:15:02.000Z", "trigger": "feed"});
+    assert_eq!(said(&feeds, &label, again), (json!("2026-01-31T10:15:02.000Z"), next));
     feeds.learn("load", Some(json!(9)));
     assert_eq!(said(&feeds, &label, None), hour, "its answer may differ then");
     feeds.learn("load", Some(json!(1)));

@@ -4,6 +4,7 @@ use std::{collections::BTreeMap, iter, sync::Arc, time::Duration};
 
 use jiff::Timestamp;
 use serde_json::{Value, json};
+use signalbox_api::Time;
 use signalbox_machine::{
     Machine, State, merge,
     render::{Filling, Request},
@@ -91,7 +92,7 @@ impl Explainer {
         let mut explanation = self.explained(&version, label, &record, answers, now_ms).await;
         explanation["state"] = json!(record.state);
         explanation["status"] = json!(record.status);
-        explanation["since"] = json!(instant(record.entered_ms).to_string());
+        explanation["since"] = json!(Time::from_ms(record.entered_ms));
         explanation["version"] = json!(version.number);
         if !feeds.is_empty() {
             explanation["feeds"] = Value::Object(feeds);
@@ -102,7 +103,7 @@ impl Explainer {
         if let Some(again_ms) =
             record.work.again_ms.filter(|_| record.work.limit().is_none() && record.work.place().is_none())
         {
-            explanation["next_retry"] = json!(instant(again_ms).to_string());
+            explanation["next_retry"] = json!(Time::from_ms(again_ms));
         }
         let reason = match record.status {
             Status::Waiting => None,
@@ -174,7 +175,7 @@ impl Explainer {
         let in_progress = self.permits.count_taken(machine, target, now_ms).await?;
         action["waits_for_retry"] = json!(false);
         action["waits_for_limit"] = json!({
-            "target": target, "since": instant(since_ms).to_string(), "ahead": ahead, "in_progress": in_progress,
+            "target": target, "since": Time::from_ms(since_ms), "ahead": ahead, "in_progress": in_progress,
         });
         let next = record.work.attempts + 1;
         let reason = format!(
@@ -266,7 +267,7 @@ fn acting(version: &Version, label: &str, record: &Record) -> (Value, String) {
     });
     if let Some((since_ms, destination)) = work.place() {
         json["waits_for_retry"] = json!(false);
-        json["waits_for_place"] = json!({"destination": destination, "since": instant(since_ms).to_string()});
+        json["waits_for_place"] = json!({"destination": destination, "since": Time::from_ms(since_ms)});
         let reason = format!(
             "attempt {} of its action waits for a place among the outgoing calls to {destination} since {}",
             work.attempts + 1,

@@ -10,6 +10,7 @@
 mod shapes;
 
 use signalbox_access::Author;
+use signalbox_api::Time;
 use std::{
     collections::{BTreeMap, BTreeSet},
     sync::{Arc, Mutex, atomic::Ordering},
@@ -361,8 +362,7 @@ fn came_true(said: &Value, happened: &[Value], record: &Record, until: Timestamp
     // The label itself stores the time and trigger of the newest twenty moves.
     let rows = record.history.iter().rev().zip(expected.iter().rev());
     for (row, step) in rows {
-        let at = instant(row.at_ms).to_string();
-        assert_eq!(json!(at), step["at"], "visit {} of {about}", row.visit);
+        assert_eq!(json!(Time::from_ms(row.at_ms)), step["at"], "visit {} of {about}", row.visit);
         // Two triggers that are due at the same time may fire in either order.
         let by_clock = |cause: &str| matches!(cause, "time" | "interval" | "feed");
         let (cause, predicted) = (json!(row.cause), step["cause"].as_str().unwrap());
@@ -383,7 +383,7 @@ fn came_true(said: &Value, happened: &[Value], record: &Record, until: Timestamp
     if !(tries && matches!(record.status, Status::Acting | Status::Errored)) {
         assert_eq!(said["status"], json!(record.status), "{about}");
     }
-    assert_eq!(said["since"], json!(instant(record.entered_ms).to_string()), "{about}");
+    assert_eq!(said["since"], json!(Time::from_ms(record.entered_ms)), "{about}");
 }
 
 /// Without an update, nothing happened before the time that `why` predicted.

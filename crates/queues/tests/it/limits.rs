@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use proptest::{collection::vec, prelude::*, test_runner::Config};
 
 use super::support::*;
+use signalbox_api::Time;
 use signalbox_api::queues::{FacetSettings, Gap, NewQueue, Overflow};
 use signalbox_queues::{PullRequest, Settled, Source};
 
@@ -99,7 +100,7 @@ async fn a_full_queue_rejects_new_messages_or_drops_the_oldest_with_a_gap() {
         first: ids[0],
         last: ids[1],
         messages,
-        dropped_ms: hands.time.0.load(std::sync::atomic::Ordering::SeqCst),
+        dropped_at: Time::from_ms(hands.time.0.load(std::sync::atomic::Ordering::SeqCst)),
     };
     assert_eq!(hands.queues.gaps(Q).await.unwrap(), [gap(2)]);
     assert_eq!(hands.labels(9).await, ["c", "d", "e"]);

@@ -16,7 +16,7 @@ use crate::{
     store::{Live, Stored, Wanted},
 };
 use signalbox_access::Caller;
-use signalbox_api::routes::PromotedHost;
+use signalbox_api::{Time, routes::PromotedHost};
 use signalbox_route_table::{Hostname, InstanceId, Label, Policy, Share, State};
 
 /// Maximum number of outstanding changes that are read, the latest first.
@@ -242,7 +242,7 @@ impl Registry {
             version_types: version_types.into_iter().map(ToOwned::to_owned).collect(),
             resumed: Vec::new(),
             drained: Vec::new(),
-            undo_until_ms: undo.map(|before| before.until_ms),
+            undo_until: undo.map(|before| Time::from_ms(before.until_ms)),
             changed: false,
             serial: state.serial,
             epoch: state.mark().map_or_else(String::new, |mark| mark.epoch),

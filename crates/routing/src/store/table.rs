@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use signalbox_api::routes::Heartbeat;
+use signalbox_api::{Time, routes::Heartbeat};
 use signalbox_store::{
     FromRedisValue, Pace, RoutesPrimaryRole, Script, Value, from_redis_value, keys::routes as key,
 };
@@ -195,9 +195,9 @@ impl Store {
             "renewed" => {
                 let (expires_ms, lease_ms): (u64, u64) = (reply.at(1)?, reply.at(2)?);
                 let lease_seconds = Some(lease_ms / 1000);
-                Ok(Some(Heartbeat { lease_seconds, lease_expires_ms: Some(expires_ms) }))
+                Ok(Some(Heartbeat { lease_seconds, lease_expires_at: Some(Time::from_ms(expires_ms)) }))
             }
-            "unleased" => Ok(Some(Heartbeat { lease_seconds: None, lease_expires_ms: None })),
+            "unleased" => Ok(Some(Heartbeat { lease_seconds: None, lease_expires_at: None })),
             "unknown" => Ok(None),
             _ => Err(reply.unexpected()),
         }

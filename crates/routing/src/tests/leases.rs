@@ -6,6 +6,7 @@ use crate::{
     store::{Due, Fence},
 };
 use signalbox_access::Caller;
+use signalbox_api::Time;
 
 const START: u64 = 1_800_000_000_000;
 
@@ -61,7 +62,7 @@ async fn a_heartbeat_renews_without_a_serial() {
         rig.store.set_clock_ms(START + second * 1000);
         let renewed = rig.heartbeat("i").await.unwrap();
         assert_eq!(renewed.lease_seconds, Some(5));
-        assert_eq!(renewed.lease_expires_ms, Some(START + (second + 5) * 1000));
+        assert_eq!(renewed.lease_expires_at.map(Time::ms), Some(START + (second + 5) * 1000));
         assert_eq!(rig.sweep_at(START + second * 1000).await, 0);
     }
     assert_eq!(rig.serial().await, serial);

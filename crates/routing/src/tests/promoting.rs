@@ -5,6 +5,7 @@ use serde_json::json;
 use super::*;
 use crate::{Error, NotPromoted, PromotionTimes};
 use signalbox_access::Caller;
+use signalbox_api::Time;
 use signalbox_api::routes::PromotedHost;
 use signalbox_route_table::{Label, Policy};
 
@@ -248,7 +249,7 @@ async fn replaced_instances_drain_then_stand_by_and_are_removed_when_nothing_can
     rig.put("old", spec(9001, &[HOST], "17")).await;
     rig.put("new", spec(9002, &[HOST], "18")).await;
     let promoted = rig.promote("18").await.unwrap();
-    assert_eq!(promoted.undo_until_ms, Some(1_000_000 + 3_600_000));
+    assert_eq!(promoted.undo_until.map(Time::ms), Some(1_000_000 + 3_600_000));
     assert!(!rig.promote("18").await.unwrap().changed, "a repetition, without a policy");
     let policy = async || {
         let policy: serde_json::Value = serde_json::from_str(&rig.table(HOST).await.policy.unwrap()).unwrap();

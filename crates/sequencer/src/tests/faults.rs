@@ -361,8 +361,8 @@ async fn the_list_of_dead_letters_ends_after_some_megabytes_with_the_latest() {
     }
     let dead = world.handle().dead("search", 1_000).await.unwrap();
     assert!((60..90).contains(&dead.len()), "{}", dead.len());
-    assert_eq!(dead.last().unwrap().died_ms, 100, "the latest, in order");
-    assert!(dead.windows(2).all(|two| two[0].died_ms + 1 == two[1].died_ms));
+    assert_eq!(dead.last().unwrap().died_at.ms(), 100, "the latest, in order");
+    assert!(dead.windows(2).all(|two| two[0].died_at.ms() + 1 == two[1].died_at.ms()));
 }
 
 #[tokio::test]

@@ -385,7 +385,7 @@ impl Model {
             assert_eq!(status.in_flight, one.flight);
             assert_eq!(status.attempts, u64::from(one.attempts));
             assert_eq!(status.parked, one.state == State::Parked);
-            assert_eq!(status.next_try_ms.is_some(), matches!(one.state, State::Retry { .. }));
+            assert_eq!(status.next_try_at.is_some(), matches!(one.state, State::Retry { .. }));
             assert_eq!(status.backend.is_some(), one.state != State::Idle);
         }
     }

@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 
 use proptest::{collection::vec, prelude::*, test_runner::Config};
+use signalbox_api::Time;
 use signalbox_protocol_model::sequencer::{
     Committed as Expected, NewEvent, Place, Reference, Settings, Skipped, Standing, Taken as Given,
 };
@@ -255,10 +256,10 @@ impl Both {
         for object in 0..OBJECTS {
             let status = self.world.stores[0].status(&name(object)).await.unwrap();
             let standing = match &status {
-                Some(one) if one.lease_until_ms.is_some() => Standing::Leased,
+                Some(one) if one.lease_until.is_some() => Standing::Leased,
                 Some(one) if one.parked => Standing::Parked,
-                Some(one) if one.next_try_ms.is_some() => {
-                    Standing::Retry(one.next_try_ms.unwrap_or_default() as i64)
+                Some(one) if one.next_try_at.is_some() => {
+                    Standing::Retry(one.next_try_at.map_or(0, Time::ms) as i64)
                 }
                 Some(one) if one.backend.is_some() => Standing::Ready,
                 _ => Standing::Idle,

@@ -177,7 +177,7 @@ async fn each_policy_handles_a_poison_event_and_other_objects_continue() {
     let handle = &running.handle;
     eventually("the skipped event's successor", || async { equal(receiver.taken("skip:1").len(), 1) }).await;
     eventually("the parked object", || async {
-        if handle.object("park:1").await.unwrap().is_some_and(|one| one.parked_since_ms.is_some()) {
+        if handle.object("park:1").await.unwrap().is_some_and(|one| one.parked_since.is_some()) {
             Ok(())
         } else {
             Err("not yet")

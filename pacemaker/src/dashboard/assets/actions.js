@@ -118,8 +118,8 @@
             case "path":
                 break;
             case "range":
-                body.to = Date.now();
-                body.from = body.to - Number(value) * 60000;
+                body.to = new Date().toISOString();
+                body.from = new Date(Date.parse(body.to) - Number(value) * 60000).toISOString();
                 break;
             default:
                 body[field.name] = value;

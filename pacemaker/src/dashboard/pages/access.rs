@@ -14,6 +14,7 @@ use crate::{
 };
 use signalbox_access::Scope;
 use signalbox_api::{
+    Time,
     audit::{Kind, Record},
     tokens::Token,
 };
@@ -77,7 +78,7 @@ fn confinement(token: &Token) -> String {
 
 /// Whether a token has expired, and when it does in words.
 fn expiry(token: &Token, now_ms: u64) -> (bool, String) {
-    match token.expires_at_ms {
+    match token.expires_at.map(Time::ms) {
         Some(end) if end <= now_ms => (true, "expired".to_owned()),
         Some(end) => (false, format!("in {}", format::span(end - now_ms))),
         None => (false, "never".to_owned()),

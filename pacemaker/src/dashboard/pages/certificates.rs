@@ -7,7 +7,10 @@ use crate::{
     dashboard::{MAX_ROWS, format},
     http::{Problem, list::contains},
 };
-use signalbox_api::acme::{AutomaticCertificate, AutomaticState};
+use signalbox_api::{
+    Time,
+    acme::{AutomaticCertificate, AutomaticState},
+};
 use signalbox_certificates::{Facts, PageLimits};
 use signalbox_diagnosis::thresholds::CERTIFICATE_WARNING_DAYS;
 use signalbox_route_table::Hostname;
@@ -84,6 +87,6 @@ fn shown(state: AutomaticState) -> (&'static str, &'static str) {
     }
 }
 
-fn time(unix_seconds: Option<u64>) -> String {
-    unix_seconds.map_or_else(|| "–".to_owned(), |at| format::time(at * 1000))
+fn time(at: Option<Time>) -> String {
+    at.map_or_else(|| "–".to_owned(), |at| format::time(at.ms()))
 }

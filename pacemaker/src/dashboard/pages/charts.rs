@@ -102,7 +102,7 @@ pub(super) async fn changes(
         app.dashboard.changes.get((), CHANGES_TTL, async { read.await.map_err(drop)?.map_err(drop) });
     let records = records.await.ok()?;
     let from_ms = now_ms.saturating_sub(u64::try_from(range.seconds * 1000).unwrap_or(0));
-    let wanted = records.iter().filter(|record| record.at_ms >= from_ms);
+    let wanted = records.iter().filter(|record| record.at.ms() >= from_ms);
     let wanted = wanted.filter(|record| is_about(record, subject));
     Some(wanted.take(MAX_CHANGES).map(|record| row(record, now_ms)).collect())
 }
@@ -133,13 +133,13 @@ fn row(record: &Record, now_ms: u64) -> ChangeRow {
     ChangeRow {
         key: format!(
             "{} {} {}",
-            record.at_ms,
+            record.at.ms(),
             record.request_id.as_deref().unwrap_or_default(),
             part(record)
         ),
-        at_s: i64::try_from(record.at_ms / 1000).unwrap_or(0),
-        when: format::ago(now_ms, record.at_ms),
-        exact: format::time(record.at_ms),
+        at_s: i64::try_from(record.at.ms() / 1000).unwrap_or(0),
+        when: format::ago(now_ms, record.at.ms()),
+        exact: format::time(record.at.ms()),
         what: words(record),
         who: record.person.clone().or_else(|| record.who.clone()).unwrap_or_default(),
         link: View { search: record.target.clone(), ..View::of(Kind::Audit, "") }.address(),

@@ -242,7 +242,7 @@ async fn subscriber_row(
         (None, Some(DeliveryResult::Retried)) => ("waits for a retry", "warn"),
         (None, Some(last)) => outcome(last),
         (None, None)
-            if status.numbers.oldest_ms.is_some_and(|oldest| EventId(id).accepted_ms() >= oldest) =>
+            if status.numbers.oldest_at.is_some_and(|oldest| EventId(id).accepted_ms() >= oldest.ms()) =>
         {
             ("waiting or delivered", "idle")
         }

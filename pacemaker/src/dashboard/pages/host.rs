@@ -25,6 +25,7 @@ use crate::{
     http::Problem,
 };
 use signalbox_access::Scope;
+use signalbox_api::Time;
 use signalbox_diagnosis::hosts::Condition;
 use signalbox_route_table::{Explanation, Hostname, InstanceId, Label, Question, Share, Spec, State};
 use signalbox_routing::{Error, Live, Promotion, Stored, in_flight};

@@ -360,9 +360,6 @@ pub(super) async fn content(
             check_whole(caller)?;
         }
     }
-    // These read as much as the lists of the API.
-    let is_large = matches!(view.kind, Kind::Host | Kind::Instances | Kind::Certificates | Kind::Audit);
-    let _place = if is_large { Some(app.limits.lists.wait(caller).await?) } else { None };
     let now_ms = app.dashboard.now_ms();
     let visit = Visit { app, caller, view, round, deadline: begun + SOURCE_PATIENCE, now_ms };
     let is_list = view.name.is_empty();

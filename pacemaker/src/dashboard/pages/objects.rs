@@ -73,7 +73,7 @@ pub(super) async fn list(Visit { app, caller, view, now_ms, .. }: Visit<'_>) -> 
 fn delivery(status: &ObjectState, id: u64) -> &'static str {
     match (&status.backend, status.in_flight, status.next_id, status.last_sent_id) {
         (_, Some(flight), ..) if flight == id => "in flight",
-        (_, _, Some(head), _) if head == id && status.parked_since_ms.is_some() => "parked",
+        (_, _, Some(head), _) if head == id && status.parked_since.is_some() => "parked",
         (Some(_), _, Some(head), _) if id >= head => "waiting",
         (_, _, _, Some(sent)) if id <= sent => "sent",
         _ => "",

@@ -18,7 +18,10 @@ use crate::{
     },
 };
 use signalbox_access::Scope;
-use signalbox_api::events::{DeliveryAttempt, DeliveryResult, SubscriberNumbers};
+use signalbox_api::{
+    Time,
+    events::{DeliveryAttempt, DeliveryResult, SubscriberNumbers},
+};
 use signalbox_bus::{DeadLetter, OnExhausted, Subscription, SubscriptionStatus};
 
 /// Dead letters and attempts to deliver on one page.
@@ -51,7 +54,7 @@ const FIELDS: [Field<SubscriberRow>; 7] = [
     ("oldest", |row| SortKey::from(row.behind_ms)),
     ("dead", |row| SortKey::from(row.numbers.dead)),
     ("sent", |row| SortKey::from(row.numbers.sent)),
-    ("attempted", |row| SortKey::from(row.numbers.last_attempted_ms)),
+    ("attempted", |row| SortKey::from(row.numbers.last_attempted_at.map(Time::ms))),
 ];
 
 #[derive(Debug)]
@@ -125,7 +128,7 @@ fn row(Visit { app, caller, now_ms, .. }: Visit<'_>, status: SubscriptionStatus)
     SubscriberRow {
         name: app.bus.name_of(&subscription.token),
         callback: visible_callback(&subscription.callback, caller, own).to_owned(),
-        behind_ms: numbers.oldest_ms.map(|oldest| now_ms.saturating_sub(oldest)),
+        behind_ms: numbers.oldest_at.map(|oldest| now_ms.saturating_sub(oldest.ms())),
         subscription,
         numbers,
     }

@@ -22,7 +22,10 @@ use crate::http::{
     path::Path,
 };
 use signalbox_access::{Scope, digest};
-use signalbox_api::events::{ClientToken, ClientTokenRotation, NewClientToken, OldClientToken};
+use signalbox_api::{
+    Time,
+    events::{ClientToken, ClientTokenRotation, NewClientToken, OldClientToken},
+};
 use signalbox_bus::{
     ApiToken, Error,
     intake::{self, NEW_TOKEN, TOKEN_NAME},
@@ -67,7 +70,8 @@ async fn create(
     State(app): State<App>,
     JsonBytes(body): JsonBytes,
 ) -> Result<Response, Problem> {
-    let NewClientToken { name, token, scopes, expires_at_ms } = intake::object(intake::text(&body)?, CODE)?;
+    let NewClientToken { name, token, scopes, expires_at } = intake::object(intake::text(&body)?, CODE)?;
+    let expires_at_ms = expires_at.map(Time::ms);
     if !intake::is_token(&name) {
         return Err(Problem::bad_request(CODE, format!("`name` must match {TOKEN_NAME}")));
     }
@@ -78,7 +82,7 @@ async fn create(
     }
     let now_ms = app.tokens.now_ms();
     if expires_at_ms.is_some_and(|end| end <= now_ms) {
-        return Err(Problem::bad_request(CODE, "`expires_at_ms` must be in the future"));
+        return Err(Problem::bad_request(CODE, "`expires_at` must be in the future"));
     }
     let client = digest(&token);
     let made = ApiToken::new(

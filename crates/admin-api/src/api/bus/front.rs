@@ -102,8 +102,8 @@ impl Front {
         let named = listed
             .into_iter()
             .map(|token| {
-                let newest = token.expires_at_ms.is_none_or(|end| now_ms < end);
-                (format!("@{}", token.name), newest || !token.replaced_until_ms.is_empty())
+                let newest = token.expires_at.is_none_or(|end| now_ms < end.ms());
+                (format!("@{}", token.name), newest || !token.replaced_until.is_empty())
             })
             .collect();
         let of_bus = self.handle.api_tokens().await?;

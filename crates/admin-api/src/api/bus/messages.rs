@@ -20,7 +20,10 @@ use crate::http::{
     body::JsonBytes,
 };
 use signalbox_access::Caller;
-use signalbox_api::events::{MessageId, Published, PublishedMessages};
+use signalbox_api::{
+    Time,
+    events::{MessageId, Published, PublishedMessages},
+};
 use signalbox_bus::{
     Delay, Handle, NewMessage, Refusal,
     intake::{self, Flaw, Limits},
@@ -55,7 +58,7 @@ struct Submitted<'a> {
     #[serde(borrow, default)]
     delay_seconds: Option<&'a RawValue>,
     #[serde(borrow, default)]
-    deliver_at_ms: Option<&'a RawValue>,
+    deliver_at: Option<&'a RawValue>,
 }
 
 /// The maximum delay of a message: 30 days.
@@ -64,9 +67,9 @@ const MAX_DELAY_SECONDS: u64 = 30 * 24 * 3600;
 /// When a message may be delivered.
 fn delay(submitted: &Submitted<'_>, now_ms: u64) -> Result<Option<Delay>, Flaw> {
     let bad = |what: String| Err(Flaw::new(CODE, what));
-    match (submitted.delay_seconds, submitted.deliver_at_ms) {
+    match (submitted.delay_seconds, submitted.deliver_at) {
         (None, None) => Ok(None),
-        (Some(_), Some(_)) => bad("send `delay_seconds` or `deliver_at_ms`, not both".into()),
+        (Some(_), Some(_)) => bad("send `delay_seconds` or `deliver_at`, not both".into()),
         (Some(seconds), None) => {
             #[allow(clippy::cast_precision_loss, reason = "30 days")]
             let most = MAX_DELAY_SECONDS as f64;
@@ -75,9 +78,12 @@ fn delay(submitted: &Submitted<'_>, now_ms: u64) -> Result<Option<Delay>, Flaw> 
                 None => bad(format!("`delay_seconds` must be a number between 0 and {MAX_DELAY_SECONDS}")),
             }
         }
-        (None, Some(at)) => match serde_json::from_str::<u64>(at.get()) {
+        (None, Some(at)) => match serde_json::from_str::<Time>(at.get()).map(Time::ms) {
             Ok(at) if at <= now_ms + MAX_DELAY_SECONDS * 1000 => Ok(Some(Delay::At(at))),
-            _ => bad("`deliver_at_ms` must be unix milliseconds, at most 30 days from now".into()),
+            _ => {
+                bad("`deliver_at` must be a time such as 2026-01-31T18:30:00Z, at most 30 days from now"
+                    .into())
+            }
         },
     }
 }
@@ -133,7 +139,7 @@ fn check(text: &str, checks: Checks<'_>, key: Option<String>) -> Result<NewMessa
 /// One message or an array of them: `environment` (the tenant), `type`, `name` (1 to 1,024 printable characters
 /// without `:` and `|`) and `payload` (any JSON, stored byte for byte). A message is stored in every queue whose
 /// pattern matches `environment:type:topic` (its `name` is the topic), and sent to live streams; if neither exists, it is dropped. Messages with
-/// the same three names stay in order. With `delay_seconds` (up to 30 days) or `deliver_at_ms` (unix milliseconds) queues
+/// the same three names stay in order. With `delay_seconds` (up to 30 days) or `deliver_at` (a time) queues
 /// deliver the message at that time or later; live streams show it immediately. With the header `Idempotency-Key` a repeat within ten minutes returns the first
 /// message's ID; in an array, each position has its own key.
 #[utoipa::path(post, path = "/messages", params(Idempotency), request_body = Object,
@@ -151,7 +157,7 @@ async fn publish(
     let key = idempotency_key(&headers)?;
     let text = intake::text(&body)?;
     // Only then is the time needed. The name may occur elsewhere, which costs a question and nothing else.
-    let now_ms = if text.contains("deliver_at_ms") { app.queues.now_ms().await? } else { 0 };
+    let now_ms = if text.contains("deliver_at") { app.queues.now_ms().await? } else { 0 };
     let checks = Checks { limits: app.bus.limits, caller: &caller, now_ms };
     if !text.trim_start().starts_with('[') {
         let message =
@@ -231,15 +237,18 @@ mod tests {
         };
         assert_eq!(read(r#""delay_seconds":1.5"#), Ok(Some(Delay::After(1500))));
         assert_eq!(read(r#""delay_seconds":2592000"#), Ok(Some(Delay::After(2_592_000_000))));
-        assert_eq!(read(r#""deliver_at_ms":1802592000000"#), Ok(Some(Delay::At(1_802_592_000_000))));
-        assert_eq!(read(r#""deliver_at_ms":0"#), Ok(Some(Delay::At(0))), "long ago is now");
+        assert_eq!(
+            read(r#""deliver_at":"2027-02-14T08:00:00.000Z""#),
+            Ok(Some(Delay::At(1_802_592_000_000)))
+        );
+        assert_eq!(read(r#""deliver_at":"1970-01-01T00:00:00Z""#), Ok(Some(Delay::At(0))), "long ago is now");
         for bad in [
             r#""delay_seconds":-1"#,
             r#""delay_seconds":2592001"#,
             r#""delay_seconds":"1""#,
-            r#""deliver_at_ms":1802592000001"#,
-            r#""deliver_at_ms":1.5"#,
-            r#""delay_seconds":1,"deliver_at_ms":5"#,
+            r#""deliver_at":"2027-02-14T08:00:00.001Z""#,
+            r#""deliver_at":1802592000000"#,
+            r#""delay_seconds":1,"deliver_at":"1970-01-01T00:00:00Z""#,
         ] {
             assert_eq!(read(bad).unwrap_err().code, CODE, "{bad}");
         }

@@ -22,8 +22,11 @@ use crate::http::{
     body::{JsonBytes, Query},
 };
 use signalbox_access::Caller;
-use signalbox_api::events::{
-    DeadLetter, DeadLetters, Dropped, Previous, Redriven, Replay, Retried, Rotation, Secrets, Tested,
+use signalbox_api::{
+    Time,
+    events::{
+        DeadLetter, DeadLetters, Dropped, Previous, Redriven, Replay, Retried, Rotation, Secrets, Tested,
+    },
 };
 use signalbox_bus::{BatchContents, Error, Event, EventId, Kind, Registry, intake, rendered_for};
 use signalbox_egress::{Outcome, Secret, new_secret, secret_key};
@@ -101,7 +104,7 @@ fn secrets_of(registry: &Registry, client: &str, now_ms: u64) -> Result<Secrets,
     Ok(Secrets {
         secret: newest.secret,
         previous: previous
-            .filter_map(|one| Some(Previous { until: one.until_ms?, secret: one.secret }))
+            .filter_map(|one| Some(Previous { until: Time::from_ms(one.until_ms?), secret: one.secret }))
             .collect(),
     })
 }
@@ -255,7 +258,12 @@ pub(crate) struct Part {
 fn dead_view(letter: signalbox_bus::DeadLetter, is_confined: bool) -> Option<DeadLetter> {
     let event = rendered_for(&letter.event, is_confined).into_owned();
     let event = RawValue::from_string(String::from_utf8(event).ok()?).ok()?;
-    Some(DeadLetter { event, died_at: letter.died_ms, attempts: letter.attempts, reason: letter.reason })
+    Some(DeadLetter {
+        event,
+        died_at: Time::from_ms(letter.died_ms),
+        attempts: letter.attempts,
+        reason: letter.reason,
+    })
 }
 
 /// List the dead letters
@@ -319,7 +327,7 @@ async fn replay(
     let client = subscriber(&app, &caller, query.subscriber.as_deref()).await?;
     let Replay { from, to, rate } = intake::object(intake::text(&body)?, "invalid_replay")?;
     let rate = rate.unwrap_or(REPLAY_RATE);
-    app.bus.handle.replay(&client, from, to, rate).await?;
+    app.bus.handle.replay(&client, from.ms(), to.ms(), rate).await?;
     Ok((StatusCode::ACCEPTED, Answer(Replay { from, to, rate: Some(rate) })))
 }
 

@@ -23,7 +23,10 @@ use crate::http::{
     path::Path,
 };
 use signalbox_access::{Caller, Scope};
-use signalbox_api::events::{EventCounts, Subscription};
+use signalbox_api::{
+    Time,
+    events::{EventCounts, Subscription},
+};
 use signalbox_bus::{Error, intake, is_audit_topic, is_reserved_topic};
 use signalbox_egress::{Secret, new_secret};
 
@@ -211,7 +214,11 @@ pub(super) async fn all(app: &App, caller: &Caller) -> Result<Vec<Subscription>,
             max_events: subscription.max_events,
             timeout: subscription.timeout_ms,
             topics: subscription.topics.iter().cloned().collect(),
-            events: EventCounts { sent: numbers.sent, queued: numbers.events, oldest: numbers.oldest_ms },
+            events: EventCounts {
+                sent: numbers.sent,
+                queued: numbers.events,
+                oldest: numbers.oldest_at.map(Time::ms),
+            },
             health: numbers.health,
             concurrency: subscription.concurrency,
             disabled: subscription.disabled.clone(),

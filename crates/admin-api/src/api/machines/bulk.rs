@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use axum::{
-    Extension, Json as Answer,
+    Json as Answer,
     extract::State,
     http::{HeaderMap, StatusCode},
 };
@@ -24,7 +24,6 @@ use crate::http::{
     App, Problem,
     body::{Body, JsonBytes, Query, RawBytes, parse},
     path::Path,
-    slots::InProgress,
 };
 use signalbox_api::machines::{Item, Items, LabelPage, Results, Retried};
 use signalbox_machines::{Error, Filter, Status, Update};
@@ -129,15 +128,13 @@ pub(crate) struct Which {
     responses((status = 200, body = LabelPage),
     (status = "default", description = "422 invalid_filter, too_many_labels | 404 unknown_state")))]
 async fn list(
-    OfMachine { 0: caller, .. }: OfMachine<ReadMachines>,
+    _: OfMachine<ReadMachines>,
     State(app): State<App>,
     Path(MachineName(machine)): Path<MachineName>,
     Query(wanted): Query<Wanted>,
-    Extension(place): Extension<InProgress>,
 ) -> Result<Answer<LabelPage>, Problem> {
     let limit = limit(wanted.limit)?;
     let filter = wanted.filter()?;
-    place.take_list(&app.limits.lists, &caller).await?;
     let (search, cursor) = (&app.machines.search, wanted.cursor.as_deref());
     let found = match wanted.sort.as_deref() {
         None | Some("name") => search.page(&machine, &filter, cursor, limit).await?,

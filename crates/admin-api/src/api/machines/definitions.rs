@@ -10,10 +10,7 @@ use signalbox_machine::{
 use utoipa_axum::{router::OpenApiRouter, routes};
 
 use super::{
-    ManageMachines, ReadMachines,
-    confined::OfMachine,
-    params::MachineName,
-    views::{kept as kept_view, moment},
+    ManageMachines, ReadMachines, confined::OfMachine, params::MachineName, views::kept as kept_view,
 };
 use crate::http::{
     App, Problem,
@@ -22,7 +19,10 @@ use crate::http::{
     path::{Parameter as _, Path},
 };
 use signalbox_access::{Author, Caller, Denied, Effect};
-use signalbox_api::machines::{Applied, Apply, Plan, Version, VersionSource, Versions};
+use signalbox_api::{
+    Time,
+    machines::{Applied, Apply, Plan, Version, VersionSource, Versions},
+};
 use signalbox_machines::{Error, StoredPlan, parse_stored};
 
 pub(super) fn routes() -> OpenApiRouter<App> {
@@ -203,7 +203,7 @@ async fn versions(
     let current = app.machines.definitions.current(&name).await?;
     let versions =
         app.machines.definitions.versions(&name).await?.into_iter().map(|(number, stored)| Version {
-            at: moment(stored.at_ms),
+            at: Time::from_ms(stored.at_ms),
             by: stored.author.name,
             current: number == current.number,
             hash: stored.hash,
@@ -225,7 +225,7 @@ async fn version(
     app.machines.definitions.current(&name).await?;
     let stored = app.machines.definitions.stored_version(&name, number).await?;
     Ok(Answer(VersionSource {
-        at: moment(stored.at_ms),
+        at: Time::from_ms(stored.at_ms),
         by: stored.author.name,
         hash: stored.hash,
         source: stored.source,

@@ -3,7 +3,6 @@
 use std::time::Duration;
 
 use axum::{Json as Answer, extract::State};
-use jiff::Timestamp;
 use serde::Deserialize;
 use serde_json::Value;
 use utoipa_axum::{router::OpenApiRouter, routes};
@@ -22,9 +21,12 @@ use crate::http::{
     path::Path,
 };
 use signalbox_access::Caller;
-use signalbox_api::machines::{
-    Activity, AssumedAnswer, AssumedResponse, History, Machine, MachineEntry, MachineState, Machines,
-    Simulate,
+use signalbox_api::{
+    Time,
+    machines::{
+        Activity, AssumedAnswer, AssumedResponse, History, Machine, MachineEntry, MachineState, Machines,
+        Simulate,
+    },
 };
 use signalbox_machine::simulate::Assumption;
 use signalbox_machines::{Assumptions, Counts};
@@ -203,18 +205,11 @@ async fn simulate(
     Path((machine, label)): Path<(MachineName, LabelName)>,
     Json(asked): Json<Simulate>,
 ) -> Result<Answer<Value>, Problem> {
-    let bad = || {
-        Problem::unprocessable(
-            "invalid_span",
-            "`for` must be a duration such as 30d, `until` an RFC 3339 time",
-        )
-    };
+    let bad = || Problem::unprocessable("invalid_span", "`for` must be a duration such as 30d");
     if asked.span.is_some() && asked.until.is_some() {
         let detail = "`for` and `until` exclude each other";
         return Err(Problem::unprocessable("invalid_span", detail));
     }
-    let until =
-        asked.until.as_deref().map(|until| until.parse::<Timestamp>().map_err(|_| bad())).transpose()?;
     let span = match &asked.span {
         Some(span) => {
             let seconds = signalbox_condition::duration(span).ok_or_else(bad)?;
@@ -227,6 +222,12 @@ async fn simulate(
         AssumedAnswer::Full(AssumedResponse { status, body }) => (state, Assumption { status, body }),
     };
     let webhooks = asked.webhooks.into_iter().map(answer).collect();
-    let asking = Assumptions { span, until, metadata: asked.metadata, feeds: asked.feeds, webhooks };
+    let asking = Assumptions {
+        span,
+        until: asked.until.map(Time::timestamp),
+        metadata: asked.metadata,
+        feeds: asked.feeds,
+        webhooks,
+    };
     compute_route(&app, &caller, (machine, label), asking).await
 }

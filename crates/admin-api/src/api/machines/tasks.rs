@@ -17,7 +17,7 @@ use super::{
     key,
     labels::Expected,
     params::{LabelName, MachineName},
-    views::{changed, moment},
+    views::changed,
 };
 use crate::api::bus::Front;
 use crate::http::{
@@ -26,7 +26,10 @@ use crate::http::{
     path::Path,
 };
 use signalbox_access::Tokens;
-use signalbox_api::machines::{Changed, LabelFilter, LabelOperation, NewTask, Task, Tasks};
+use signalbox_api::{
+    Time,
+    machines::{Changed, LabelFilter, LabelOperation, NewTask, Task, Tasks},
+};
 use signalbox_machines::{Filter, Handle, HasEnded, Job, MAX_RATE, Operation, Status};
 
 pub(super) fn routes() -> OpenApiRouter<App> {
@@ -123,8 +126,8 @@ fn view(task: signalbox_machines::Task) -> Task {
         rate: task.rate,
         by: task.by,
         state: task.state.as_str().to_owned(),
-        created: moment(task.created_ms),
-        updated: moment(task.updated_ms),
+        created: Time::from_ms(task.created_ms),
+        updated: Time::from_ms(task.updated_ms),
         labels: task.labels,
         checked: task.checked,
         changed: task.changed,

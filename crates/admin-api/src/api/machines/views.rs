@@ -2,13 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use signalbox_api::machines::{ActivityLine, Changed, KeptVersion, Label, LabelRow, Move};
-use signalbox_machines::{Answer, Entry, Line, Record, Row, instant};
-
-/// A moment, as RFC 3339.
-pub(super) fn moment(unix_ms: u64) -> String {
-    instant(unix_ms).to_string()
-}
+use signalbox_api::{
+    Time,
+    machines::{ActivityLine, Changed, KeptVersion, Label, LabelRow, Move},
+};
+use signalbox_machines::{Answer, Entry, Line, Record, Row};
 
 pub(super) fn label(name: String, record: Record) -> Label {
     let previous_state = record.previous_state().map(str::to_owned);
@@ -16,7 +14,7 @@ pub(super) fn label(name: String, record: Record) -> Label {
         name,
         state: record.state.to_string(),
         status: record.status.as_str().to_owned(),
-        since: moment(record.entered_ms),
+        since: Time::from_ms(record.entered_ms),
         previous_state,
         visit: record.visit,
         revision: record.revision,
@@ -25,7 +23,7 @@ pub(super) fn label(name: String, record: Record) -> Label {
         kept_version: record.kept,
         attempts: record.work.attempts,
         error: record.work.error.map(Into::into),
-        next_retry: record.work.again_ms.map(moment),
+        next_retry: record.work.again_ms.map(Time::from_ms),
         metadata: record.metadata,
     }
 }
@@ -37,7 +35,7 @@ pub(super) fn kept(counts: BTreeMap<u64, u64>) -> Vec<KeptVersion> {
 
 pub(super) fn changed(name: String, answer: Answer) -> Changed {
     let Answer { state, status, since_ms, visit, revision, metadata, .. } = answer;
-    let (status, since) = (status.as_str().to_owned(), moment(since_ms));
+    let (status, since) = (status.as_str().to_owned(), Time::from_ms(since_ms));
     Changed { name, state, status, since, visit, revision, metadata }
 }
 
@@ -46,7 +44,7 @@ pub(super) fn row((name, record): (String, Record)) -> LabelRow {
         name,
         state: record.state.to_string(),
         status: record.status.as_str().to_owned(),
-        since: moment(record.entered_ms),
+        since: Time::from_ms(record.entered_ms),
         suspended: record.suspended,
         error: record.work.error.map(Into::into),
     }
@@ -55,7 +53,7 @@ pub(super) fn row((name, record): (String, Record)) -> LabelRow {
 pub(super) fn moved(row: Row) -> Move {
     Move {
         visit: row.visit,
-        at: moment(row.at_ms),
+        at: Time::from_ms(row.at_ms),
         from: row.from.map(|state| state.to_string()),
         to: row.to.map(|state| state.to_string()),
         cause: row.cause.as_str().to_owned(),
@@ -67,7 +65,8 @@ pub(super) fn moved(row: Row) -> Move {
 
 pub(super) fn line(line: Line) -> ActivityLine {
     let kind = line.entry.kind().to_owned();
-    let shown = ActivityLine { at: moment(line.at_ms), visit: line.visit, kind, ..ActivityLine::default() };
+    let shown =
+        ActivityLine { at: Time::from_ms(line.at_ms), visit: line.visit, kind, ..ActivityLine::default() };
     match line.entry {
         Entry::Move { from, to, cause, trigger, version, event } => ActivityLine {
             from,

@@ -19,8 +19,9 @@ use crate::http::{
     path::Path,
 };
 use signalbox_access::Caller;
-use signalbox_api::queues::{
-    Extend, Message, Nack, Outcome, Outcomes, Pull, PullFrom, PullSource, Pulled, Receipts,
+use signalbox_api::{
+    Time,
+    queues::{Extend, Message, Nack, Outcome, Outcomes, Pull, PullFrom, PullSource, Pulled, Receipts},
 };
 use signalbox_queues::{Handed, MAX_LEASE_MS, PullRequest, Receipt, Settled, Source, Taken, thousandths};
 
@@ -84,7 +85,7 @@ pub(super) fn show<'a>(taken: &'a Taken, receipt: Option<&Receipt>) -> Message<P
         payload: None,
         payload_text: None,
         attempt: taken.attempt,
-        lease_until_ms: receipt.map(|receipt| receipt.until_ms),
+        lease_until: receipt.map(|receipt| Time::from_ms(receipt.until_ms)),
         object: None,
         url: None,
         timestamp: None,
@@ -111,7 +112,7 @@ pub(super) fn show<'a>(taken: &'a Taken, receipt: Option<&Receipt>) -> Message<P
 /// Fair between environments: weighted round robin. Each message comes with a receipt and is leased for
 /// `lease_seconds`; a message that is not acknowledged by then is redelivered. With `wait_seconds` the request waits
 /// for a message if the queue is empty. The answer: `{"messages": [{"receipt", "id", "environment", "type", "name",
-/// "payload", "attempt", "lease_until_ms"}], "next_due_in_ms"}`; events of the bus also have `url`, `object` and
+/// "payload", "attempt", "lease_until"}], "next_due_in_ms"}`; events of the bus also have `url`, `object` and
 /// `timestamp`, and their topic as name. The last member is the time until the next lease or delay ends, if no message
 /// is available now. A payload that readers of JSON may reject is `payload_text`, a string, in place of `payload`.
 #[utoipa::path(post, path = "/queues/{name}/pull", request_body = Option<Pull>,
@@ -221,11 +222,12 @@ fn outcome(receipt: String, settled: Settled) -> Outcome {
         Settled::Extended(_) => Some("extended"),
         Settled::Malformed | Settled::OtherQueue | Settled::Used | Settled::Expired => None,
     };
-    let lease_until_ms = if let Settled::Extended(until_ms) = settled { Some(until_ms) } else { None };
+    let lease_until =
+        if let Settled::Extended(until_ms) = settled { Some(Time::from_ms(until_ms)) } else { None };
     Outcome {
         receipt,
         result: result.map(Into::into),
-        lease_until_ms,
+        lease_until,
         code: problem.as_ref().map(Problem::code),
         detail: problem.map(|problem| problem.detail().to_owned()),
     }

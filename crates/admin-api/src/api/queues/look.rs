@@ -18,7 +18,10 @@ use crate::http::{
     body::{Body, Json, Query},
     path::Path,
 };
-use signalbox_api::queues::{Count, DeadLetter, DeadPage, Gaps, Peek, Peeked, Purge, Redrive};
+use signalbox_api::{
+    Time,
+    queues::{Count, DeadLetter, DeadPage, Gaps, Peek, Peeked, Purge, Redrive},
+};
 use signalbox_queues::{self as queues, DeadLetters, Matchable, Taken, thousandths};
 
 /// Items of a page: the default and the maximum.
@@ -122,7 +125,7 @@ pub(super) fn raw(taken: &Taken) -> Option<Box<RawValue>> {
 
 /// List dead letters
 ///
-/// Oldest first, in each shard. A page has fewer than `limit` if they have more than about 4 MiB. The answer: `{"dead": [{"died_ms", "reason", "message"}], "next"}`.
+/// Oldest first, in each shard. A page has fewer than `limit` if they have more than about 4 MiB. The answer: `{"dead": [{"died_at", "reason", "message"}], "next"}`.
 #[utoipa::path(get, path = "/queues/{name}/dead", params(PageQuery), responses((status = 200, body = Object)))]
 async fn dead(
     _: Whole<ReadQueues>,
@@ -134,7 +137,7 @@ async fn dead(
     find(&app, &name).await?;
     let page = app.queues.dead(&name, &after, limit).await?;
     let letter = |letter: queues::Stored| DeadLetter {
-        died_ms: letter.at_ms.unwrap_or_default(),
+        died_at: Time::from_ms(letter.at_ms.unwrap_or_default()),
         reason: letter.reason.unwrap_or_default(),
         message: raw(&letter.message),
     };

@@ -22,7 +22,10 @@ use crate::http::{
     path::Path,
 };
 use signalbox_access::Caller;
-use signalbox_api::queues::{Count, MessagePage, MessageState, StoredMessage};
+use signalbox_api::{
+    Time,
+    queues::{Count, MessagePage, MessageState, StoredMessage},
+};
 use signalbox_queues::{Act, DeadLetters, Stored};
 
 pub(super) fn routes() -> OpenApiRouter<App> {
@@ -67,8 +70,8 @@ fn view(stored: &Stored) -> StoredMessage<Box<RawValue>> {
     let dead = stored.place == MessageState::Dead;
     StoredMessage {
         state: stored.place,
-        until_ms: stored.at_ms.filter(|_| !dead),
-        died_ms: stored.at_ms.filter(|_| dead),
+        until: stored.at_ms.filter(|_| !dead).map(Time::from_ms),
+        died_at: stored.at_ms.filter(|_| dead).map(Time::from_ms),
         reason: stored.reason.clone(),
         message: raw(&stored.message),
     }
@@ -76,7 +79,7 @@ fn view(stored: &Stored) -> StoredMessage<Box<RawValue>> {
 
 /// List delayed messages or messages in flight
 ///
-/// Those whose delay or lease ends first, first (in each shard). The answer: `{"messages": [{"state", "until_ms", "message"}],
+/// Those whose delay or lease ends first, first (in each shard). The answer: `{"messages": [{"state", "until", "message"}],
 /// "next"}`. `POST /queues/{name}/peek` shows waiting messages, and `GET /queues/{name}/dead` dead letters.
 #[utoipa::path(get, path = "/queues/{name}/messages", params(ListQuery), responses((status = 200, body = Object),
     (status = "default", description = "403 environment_missing")))]
@@ -139,7 +142,7 @@ fn found(caller: &Caller, stored: Option<Stored>) -> Result<Stored, Problem> {
 
 /// Show a message
 ///
-/// Wherever in the queue it is: `{"state", "until_ms", "message"}`; of a dead letter `died_ms` and `reason`.
+/// Wherever in the queue it is: `{"state", "until", "message"}`; of a dead letter `died_at` and `reason`.
 #[utoipa::path(get, path = "/queues/{name}/messages/{id}", params(("id" = u64, Path), MessageQuery),
     responses((status = 200, body = Object),
     (status = "default", description = "403 environment_missing | 404 unknown_message")))]

@@ -28,7 +28,10 @@ use crate::http::{
     precondition::expected,
 };
 use signalbox_access::Caller;
-use signalbox_api::routes::{ChangedInstance, Drain, DrainedNode, Fault, Faults, Heartbeat, NewInstance};
+use signalbox_api::{
+    Time,
+    routes::{ChangedInstance, Drain, DrainedNode, Fault, Faults, Heartbeat, NewInstance},
+};
 use signalbox_route_table::{InstanceId, Invalid, Label, Record, Spec};
 use signalbox_routing::{ChangeKind, RouteChange};
 
@@ -373,7 +376,9 @@ async fn alter_node(
         let view = |record: &Option<Record>| {
             let desired = &record.as_ref()?.desired;
             let deadline = desired.drain_deadline_ms;
-            Some(json!({"id": change.subject, "state": desired.state, "drain_deadline_ms": deadline}))
+            Some(
+                json!({"id": change.subject, "state": desired.state, "drain_deadline": deadline.map(Time::from_ms)}),
+            )
         };
         notes.instance(view(&change.before), view(&change.record));
     }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use axum::{
-    Extension, Json as Answer,
+    Json as Answer,
     extract::State as AppState,
     http::StatusCode,
     response::{IntoResponse, Response},
@@ -27,10 +27,12 @@ use crate::http::{
     list::{ListQuery, Listing, SortKey},
     path::Path,
     precondition::tagged,
-    slots::InProgress,
 };
 use signalbox_access::Caller;
-use signalbox_api::routes::{Host, HostList, Promotion, Undoable};
+use signalbox_api::{
+    Time,
+    routes::{Host, HostList, Promotion, Undoable},
+};
 use signalbox_route_table::{Hostname, InstanceId, Label, Policy, Share, TableHost, page};
 use signalbox_routing::{Error, HostTable, Stored, host_pace, host_state};
 use signalbox_store::PAGE_BYTES;
@@ -80,11 +82,11 @@ fn promotion_view(promotion: signalbox_routing::Promotion, now_ms: u64) -> Promo
     let undo = promotion.undo(now_ms).map(|before| Undoable {
         version_types: texts(&before.version_types),
         shares: before.shares.as_ref().map(|shares| shares.iter().map(Share::part).collect()),
-        until_ms: before.until_ms,
+        until: Time::from_ms(before.until_ms),
     });
     Promotion {
         version_type_id: promotion.version_type.as_ref().map(|label| label.as_str().to_owned()),
-        at_ms: promotion.at_ms,
+        at: Time::from_ms(promotion.at_ms),
         superseded: texts(&promotion.superseded),
         undo,
     }
@@ -208,9 +210,7 @@ async fn list(
     caller: Confined<ReadRoutes, Hosts>,
     AppState(app): AppState<App>,
     Query(query): Query<ListQuery>,
-    Extension(place): Extension<InProgress>,
 ) -> Result<Answer<HostList>, Problem> {
-    place.take_list(&app.limits.lists, &caller).await?;
     if query.search.is_none() && query.sort.is_none() {
         return list_by_name(&app, &caller, &query).await;
     }
@@ -263,7 +263,6 @@ async fn get(
     caller: Confined<ReadRoutes, Hosts>,
     AppState(app): AppState<App>,
     Path(hostname): Path<Hostname>,
-    Extension(place): Extension<InProgress>,
 ) -> Result<Response, Problem> {
     check_host(&caller, &hostname)?;
     let store = app.registry.store();
@@ -282,10 +281,6 @@ async fn get(
         return Err(Error::NoHost.into());
     }
     let table = HostTable::new(&host);
-    // To read the hosts to which its rules lead can be as much work as a list.
-    if table.all_services().next().is_some() {
-        place.take_list(&app.limits.lists, &caller).await?;
-    }
     let state = store.host_states(vec![table], |id| caller.may_count_as(id)).await?;
     let state = state.into_iter().next().map(host_state);
     let policy = host.policy.clone().map(|policy| policy_value(policy, &caller));

@@ -1,6 +1,6 @@
 //! Reading instances.
 
-use axum::{Extension, Json as Answer, extract::State as AppState, http::StatusCode, response::Response};
+use axum::{Json as Answer, extract::State as AppState, http::StatusCode, response::Response};
 use serde::Deserialize;
 use utoipa_axum::{router::OpenApiRouter, routes};
 
@@ -12,7 +12,6 @@ use crate::http::{
     list::{contains, shorten},
     path::Path,
     precondition::tagged,
-    slots::InProgress,
 };
 use signalbox_access::Caller;
 use signalbox_api::routes::{Instance, InstanceList};
@@ -94,9 +93,7 @@ async fn list(
     caller: Confined<ReadRoutes, Hosts>,
     AppState(app): AppState<App>,
     Query(query): Query<ListQuery>,
-    Extension(place): Extension<InProgress>,
 ) -> Result<Answer<InstanceList>, Problem> {
-    place.take_list(&app.limits.lists, &caller).await?;
     let limit = page::limit(query.limit)?;
     let mut after = app.cursors.read(&caller, LIST, query.cursor.as_deref()).await?;
     let filter = Filter {

@@ -28,7 +28,10 @@ use crate::http::{
     precondition::expected,
 };
 use signalbox_access::Caller;
-use signalbox_api::routes::{Promote, PromotedHost, RuledHost, UndoPromotion};
+use signalbox_api::{
+    Time,
+    routes::{Promote, PromotedHost, RuledHost, UndoPromotion},
+};
 use signalbox_route_table::{Hostname, Invalid, Label, PathRule, Pause, Policy};
 use signalbox_routing::{Error, PromotionTimes, ResourceChange};
 
@@ -352,7 +355,7 @@ async fn undo(
     note_before(&app, &notes, &caller, &hostname).await?;
     note_versions(&app, &notes, &caller, &hostname).await?;
     notes.requested(json!(body));
-    let undone = app.registry.undo_promotion(&caller, &hostname, &version_type, body.at_ms, times);
+    let undone = app.registry.undo_promotion(&caller, &hostname, &version_type, body.at.map(Time::ms), times);
     let undone = Box::pin(undone).await?;
     let serial = wait(&app, &undone.epoch, undone.serial, patience).await?;
     Ok((serial, Answer(undone)).into_response())

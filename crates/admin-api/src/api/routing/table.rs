@@ -1,6 +1,6 @@
 //! The table, its routing decisions, and its propagation.
 
-use axum::{Extension, Json as Answer, extract::State as AppState};
+use axum::{Json as Answer, extract::State as AppState};
 use serde::Deserialize;
 use utoipa_axum::{router::OpenApiRouter, routes};
 
@@ -9,7 +9,6 @@ use crate::http::{
     App, Problem,
     auth::{Confined, Hosts, ReadRoutes, Whole},
     body::Query,
-    slots::InProgress,
 };
 use signalbox_access::Caller;
 use signalbox_api::routes::{Convergence, Explanation, Liveness, Router};
@@ -63,9 +62,7 @@ async fn explain_host(
     caller: Confined<ReadRoutes, Hosts>,
     AppState(app): AppState<App>,
     Query(query): Query<ExplainQuery>,
-    Extension(place): Extension<InProgress>,
 ) -> Result<Answer<Explanation>, Problem> {
-    place.take_list(&app.limits.lists, &caller).await?;
     let host = host_of(&query.host);
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b".-_[]:".contains(&byte);
     // A URL would otherwise be read as the host `http`.

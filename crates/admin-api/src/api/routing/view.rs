@@ -1,6 +1,9 @@
 //! The API's view of instances.
 
-use signalbox_api::routes::{ChangedInstance, Instance};
+use signalbox_api::{
+    Time,
+    routes::{ChangedInstance, Instance},
+};
 use signalbox_route_table::{Label, Record};
 use signalbox_routing::{ChangeKind, Live, RouteChange};
 
@@ -26,18 +29,18 @@ pub(super) fn instance(id: &str, record: Record, live: Option<Live>, in_flight: 
         lease_seconds: spec.lease_seconds,
         health: spec.health,
         state: desired.state,
-        drain_deadline_ms: desired.drain_deadline_ms,
-        standby_until_ms: desired.standby_until_ms,
+        drain_deadline: desired.drain_deadline_ms.map(Time::from_ms),
+        standby_until: desired.standby_until_ms.map(Time::from_ms),
         revision,
         in_flight,
         routed,
-        lease_expires_ms: live.lease_expires_ms,
+        lease_expires_at: live.lease_expires_ms.map(Time::from_ms),
         healthy,
         unhealthy_because: live.unhealthy,
-        health_since_ms: live.health_ms,
+        health_since: live.health_ms.map(Time::from_ms),
         faults,
         last_fault: live.last_fault,
-        last_fault_ms: live.last_fault_ms,
+        last_fault_at: live.last_fault_ms.map(Time::from_ms),
     }
 }
 

@@ -24,6 +24,7 @@ use signalbox_machines::{
     Counts, Filter, Health, Job, Operation, Record, Status, StoredVersion, Task, TaskState, Version, Wake,
     Waking,
 };
+use signalbox_store::{PAGE_BYTES, Pace};
 
 /// Labels per page.
 const PAGE_SIZE: usize = 50;
@@ -214,15 +215,19 @@ async fn labels(
         found.retain(matches);
         after.clone_from(&view.find);
     }
-    let mut read = 0;
-    while read < MAX_READ {
+    let (mut read, mut bytes, mut pace) = (0, 0, Pace::new(BATCH_SIZE));
+    while read < MAX_READ && bytes < PAGE_BYTES {
+        let size = pace.count();
         let from = Some(after.as_str()).filter(|after| !after.is_empty());
-        let names = app.machines.label_store.list(name, &states, status, from, BATCH_SIZE).await?;
-        read += BATCH_SIZE;
-        let full = names.len() == BATCH_SIZE;
+        let names = app.machines.label_store.list(name, &states, status, from, size).await?;
+        read += size;
+        let full = names.len() == size;
         let Some(last) = names.last().cloned() else { return Ok((found, None)) };
         let beyond = !last.starts_with(&view.find) && last > view.find;
-        found.extend(app.machines.label_store.records(name, names).await?.into_iter().filter(matches));
+        let (records, part) = app.machines.label_store.records_and_bytes(name, names).await?;
+        pace.read(records.len().max(1), part);
+        bytes += part;
+        found.extend(records.into_iter().filter(matches));
         if found.len() > PAGE_SIZE {
             found.truncate(PAGE_SIZE);
             let last = found.last().map(|(label, _)| label.clone());
