@@ -286,6 +286,7 @@ pub enum DeliveryResult {
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct DeliveryAttempt {
     /// When it began.
+    #[serde(deserialize_with = "Time::stored")]
     pub at: Time,
     /// The batch: the header `webhook-id`.
     pub batch: String,
@@ -308,6 +309,7 @@ pub struct DeliveryAttempt {
     /// The beginning of the body of an answer that is not a success.
     pub response: Option<String>,
     /// When the batch is retried.
+    #[serde(default, deserialize_with = "Time::stored_option")]
     pub next: Option<Time>,
 }
 

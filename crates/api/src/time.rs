@@ -36,16 +36,32 @@ impl Time {
     /// # Errors
     /// If it is neither such a number nor a moment.
     pub fn stored<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        #[derive(Deserialize)]
-        #[serde(untagged)]
-        enum Stored {
-            Ms(u64),
-            Time(Time),
+        Stored::deserialize(deserializer).map(Stored::time)
+    }
+
+    /// The same of a moment that may be missing.
+    ///
+    /// # Errors
+    /// As [`Self::stored`].
+    pub fn stored_option<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Self>, D::Error> {
+        Ok(Option::<Stored>::deserialize(deserializer)?.map(Stored::time))
+    }
+}
+
+/// A moment as an earlier version stored it, or this one.
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum Stored {
+    Ms(u64),
+    Time(Time),
+}
+
+impl Stored {
+    fn time(self) -> Time {
+        match self {
+            Self::Ms(ms) => Time::from_ms(ms),
+            Self::Time(time) => time,
         }
-        Ok(match Stored::deserialize(deserializer)? {
-            Stored::Ms(ms) => Self::from_ms(ms),
-            Stored::Time(time) => time,
-        })
     }
 }
 
@@ -64,6 +80,8 @@ impl FromStr for Time {
             text.len() >= 20 && text.as_bytes()[10] == b'T' && text.is_ascii() && !text.contains('[');
         match text.parse() {
             Ok(time) if is_shaped => Ok(Self(time)),
+            // The last day, which many write for never, ends after the last moment of the calendar.
+            Err(_) if is_shaped && text.starts_with("9999-12-3") => Ok(Self(Timestamp::MAX)),
             _ => Err(format!("expected a time such as 2026-01-31T18:30:00.000Z, found {text:?}")),
         }
     }
@@ -130,6 +148,7 @@ mod tests {
             text.parse::<Time>().unwrap_err();
         }
         assert_eq!(Time::from_ms(u64::MAX), Time::from_seconds(u64::MAX));
+        assert_eq!("9999-12-31T23:59:59Z".parse(), Ok(Time::from_ms(u64::MAX)));
     }
 
     #[test]
@@ -145,5 +164,10 @@ mod tests {
             read(r#"{"at":"2026-01-31T18:30:00.000Z"}"#).unwrap()
         );
         assert!(read(r#"{"at":true}"#).is_err());
+        let option = |text: &str| {
+            let mut deserializer = serde_json::Deserializer::from_str(text);
+            Time::stored_option(&mut deserializer).map(|time| time.map(Time::ms))
+        };
+        assert_eq!((option("null").unwrap(), option("5").unwrap()), (None, Some(5)));
     }
 }

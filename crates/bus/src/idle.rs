@@ -100,7 +100,8 @@ struct Pinned {
 impl Pinned {
     /// Whether it is certain that to mark it frees more than the marks need: at most so many events are needed.
     fn certainly_pays(&self) -> bool {
-        let needed = self.holders.waiting.values().sum::<u64>().min(self.holders.events);
+        let unmarked = self.holders.waiting.values().sum::<u64>();
+        let needed = (unmarked + self.holders.marked).min(self.holders.events);
         needed <= self.holders.events / 2 && needed.saturating_mul(MARK_BYTES) <= self.bytes / 4
     }
 

@@ -13,8 +13,8 @@ use axum::{
 };
 use hyper::body::{Frame, SizeHint};
 
-/// Smaller responses hold nothing: a connection takes all of them immediately.
-const LEAST: u64 = 64 << 10;
+/// Smaller responses need to hold nothing: a connection takes all of them immediately.
+pub const LARGE: u64 = 64 << 10;
 /// Bytes that a connection gets at a time. It asks for more when it has sent most of what it has.
 const PART: usize = 64 << 10;
 
@@ -66,7 +66,7 @@ impl<T: Send + Sync + 'static> HttpBody for Holding<T> {
 /// Holds `held` until the response is sent, or its connection ends, if its body is in memory and not small. So a client that reads
 /// slowly keeps the place of its request.
 pub async fn holding<T: Send + Sync + 'static>(response: Response, held: T) -> Response {
-    if response.body().size_hint().exact().is_none_or(|bytes| bytes < LEAST) {
+    if response.body().size_hint().exact().is_none_or(|bytes| bytes < LARGE) {
         return response;
     }
     let (parts, body) = response.into_parts();

@@ -172,9 +172,6 @@ impl Applier {
         self.finish(&under_way).await?;
         let by = &*author.name;
         tracing::info!(machine = machine.name(), version = under_way.version, by, "definition applied");
-        if let Err(error) = self.definitions.forget_old(machine.name(), under_way.version).await {
-            tracing::warn!(machine = machine.name(), %error, "old versions are not removed; the next change tries again");
-        }
         let kept = self.definitions.kept(machine.name(), under_way.version).await?;
         Ok(Applied { version: under_way.version, changed: true, kept })
     }

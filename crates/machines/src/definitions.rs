@@ -28,11 +28,6 @@ use crate::{
 
 /// How long a plan is retained, seconds.
 const PLAN_SECONDS: u64 = 3600;
-/// The newest versions of a machine that are kept although no label stays on them, and how many bytes they may have.
-const KEPT_VERSIONS: usize = if cfg!(test) { 10 } else { 200 };
-const KEPT_BYTES: u64 = 4 << 20;
-/// Versions that one change of definition removes.
-const MAX_FORGOTTEN: usize = 100;
 
 /// Maximum number of versions per machine that are kept in memory.
 const MAX_CACHED_VERSIONS: usize = 8;
@@ -301,28 +296,6 @@ impl Definitions {
         all.names.sort_unstable();
         all.names.dedup();
         Ok(all)
-    }
-
-    /// Removes the oldest versions, unless they are among the newest [`KEPT_VERSIONS`] and in [`KEPT_BYTES`], or labels stay on them: who
-    /// applies definitions all day does not fill the fabric with them.
-    pub(crate) async fn forget_old(&self, machine: &str, active: u64) -> Result<(), Error> {
-        let mut bytes = 0;
-        let mut old: Vec<u64> = Vec::new();
-        for (place, (number, size)) in self.versions.sizes(machine).await?.into_iter().enumerate() {
-            bytes += size;
-            // At least the active one and the one before it.
-            if place >= KEPT_VERSIONS || (bytes > KEPT_BYTES && number + 1 < active) {
-                old.push(number);
-            }
-        }
-        if old.is_empty() {
-            return Ok(());
-        }
-        // A label can only begin to stay on a version that is active, and those are younger.
-        let kept = self.kept(machine, active).await?;
-        old.retain(|number| !kept.contains_key(number));
-        old.truncate(MAX_FORGOTTEN);
-        if old.is_empty() { Ok(()) } else { Ok(self.versions.forget(machine, &old).await?) }
     }
 
     /// The number of labels that stay on versions before the active one, by version.

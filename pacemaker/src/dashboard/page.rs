@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use askama::Template;
 use axum::{
+    Extension,
     extract::{FromRequestParts, State},
     http::{HeaderValue, StatusCode, header, request::Parts},
     response::{IntoResponse, Redirect, Response},
@@ -19,6 +20,7 @@ use crate::http::{
     Problem, Query,
     auth::{Credential, Reader},
     session::Session,
+    slots::InProgress,
 };
 use signalbox_access::Caller;
 
@@ -37,8 +39,6 @@ pub(super) struct Viewer {
     pub(super) credential: Credential,
     /// `None` for a client that sends its token with each request.
     pub(super) session: Option<Session>,
-    /// When the request arrived.
-    pub(super) begun: Instant,
 }
 
 impl FromRequestParts<Site> for Viewer {
@@ -53,7 +53,7 @@ impl FromRequestParts<Site> for Viewer {
         let read = async {
             let Reader { caller, credential } = Reader::from_request_parts(parts, app).await?;
             let session = app.sessions.of(&parts.headers).await?;
-            Ok(Self { caller, credential, session, begun })
+            Ok(Self { caller, credential, session })
         };
         let read = timeout_at(begun + PATIENCE, read).await.unwrap_or_else(|_| {
             Err(Problem::unavailable(
@@ -123,9 +123,10 @@ pub(super) struct Path<T>(pub(super) T);
 pub(super) async fn front(
     viewer: Viewer,
     State(app): State<Site>,
+    Extension(place): Extension<InProgress>,
     Query(view): Query<View>,
 ) -> Result<Response, Problem> {
-    let content = pages::content(&app, &viewer.caller, &view, 0, viewer.begun).await;
+    let content = content(&app, &viewer, &view, &place).await;
     framed(&app, &viewer, Some(&view), content)
 }
 
@@ -133,6 +134,7 @@ pub(super) async fn page(
     viewer: Viewer,
     State(app): State<Site>,
     Path(kind): Path<String>,
+    Extension(place): Extension<InProgress>,
     Query(mut view): Query<View>,
 ) -> Result<Response, Problem> {
     let Some(named) = Kind::named(&kind) else {
@@ -145,8 +147,14 @@ pub(super) async fn page(
         };
     };
     view.kind = named;
-    let content = pages::content(&app, &viewer.caller, &view, 0, viewer.begun).await;
+    let content = content(&app, &viewer, &view, &place).await;
     framed(&app, &viewer, Some(&view), content)
+}
+
+/// The content of a page. It reads as much as a list of the API, and takes the place of one until it is sent.
+async fn content(app: &Site, viewer: &Viewer, view: &View, place: &InProgress) -> Result<Content, Problem> {
+    place.take_list(&app.limits.lists, &viewer.caller).await?;
+    pages::content(app, &viewer.caller, view, 0, Instant::now()).await
 }
 
 /// A page, or what is shown instead of it, in the frame of all pages. `view` is absent for an unknown page.

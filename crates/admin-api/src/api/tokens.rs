@@ -177,7 +177,7 @@ async fn rotate(
             Err(Problem::new(StatusCode::CONFLICT, "too_many_secrets", detail))
         }
         Rotated::Expired => {
-            let detail = "the token has expired; set `expires_at_ms` for the new secret";
+            let detail = "the token has expired; set `expires_at` for the new secret";
             Err(Problem::unprocessable("invalid_expiry", detail))
         }
         Rotated::Busy => {
@@ -254,7 +254,7 @@ fn check_expiry(app: &App, expires_at_ms: Option<u64>) -> Result<(), Problem> {
     }
     Err(Problem::unprocessable(
         "invalid_expiry",
-        "`expires_at_ms` must be a time in the future, in unix milliseconds",
+        "`expires_at` must be a time in the future, such as 2027-01-31T18:30:00Z",
     ))
 }
 

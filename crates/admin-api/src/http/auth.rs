@@ -19,7 +19,7 @@ use std::{marker::PhantomData, ops::Deref};
 
 use axum::{
     extract::{FromRequestParts, MatchedPath},
-    http::{HeaderMap, StatusCode, request::Parts},
+    http::{HeaderMap, Method, StatusCode, request::Parts},
 };
 use signalbox_daemon::{presented, serve::Peer};
 
@@ -320,19 +320,15 @@ fn confined_token(confinement: &[Dimension]) -> Problem {
 }
 
 /// Operations that may read or return megabytes, by method and route: a token can have few of them in progress at a time.
-pub(crate) const LISTS: [(&str, &str); 27] = [
-    ("GET", "/"),
+pub(crate) const LISTS: [(&str, &str); 24] = [
     ("GET", "/acme/names"),
     ("GET", "/audit"),
     ("GET", "/backends/{name}/dead"),
     ("GET", "/certificates"),
     ("GET", "/check"),
-    ("GET", "/dashboard/{page}"),
     ("GET", "/hosts"),
-    ("GET", "/hosts/{hostname}"),
     ("GET", "/instances"),
     ("GET", "/objects"),
-    ("GET", "/objects/{object}"),
     ("GET", "/queues"),
     ("GET", "/queues/{name}/dead"),
     ("GET", "/queues/{name}/facets"),
@@ -342,6 +338,7 @@ pub(crate) const LISTS: [(&str, &str); 27] = [
     ("GET", "/state-machines/{machine}/labels"),
     ("GET", "/state-machines/{machine}/labels/{label}/activity"),
     ("GET", "/state-machines/{machine}/versions"),
+    ("GET", "/state-machines/{machine}/versions/{version}"),
     ("GET", "/subscriber/dead"),
     ("GET", "/subscriber/deliveries"),
     ("GET", "/subscribers"),
@@ -353,7 +350,9 @@ pub(crate) const LISTS: [(&str, &str); 27] = [
 /// Whether the request is one of them.
 fn is_list(parts: &Parts) -> bool {
     let route = parts.extensions.get::<MatchedPath>();
-    route.is_some_and(|route| LISTS.contains(&(parts.method.as_str(), route.as_str())))
+    // A HEAD reads as much as the GET.
+    let method = if parts.method == Method::HEAD { "GET" } else { parts.method.as_str() };
+    route.is_some_and(|route| LISTS.contains(&(method, route.as_str())))
 }
 
 /// The caller of a request, if its token has the permission.
@@ -362,7 +361,7 @@ async fn permitted<P: Permission>(parts: &Parts, app: &App) -> Result<Caller, Pr
     let caller = who(parts, app).await?;
     if caller.has_any(P::ANY_OF) {
         if let Some(place) = parts.extensions.get::<InProgress>() {
-            place.take(&app.limits.in_progress, &caller)?;
+            place.take(&app.limits.in_progress, &app.limits.unsent, &caller)?;
             if is_list(parts) {
                 place.take_list(&app.limits.lists, &caller).await?;
             }

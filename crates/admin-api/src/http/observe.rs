@@ -1,7 +1,7 @@
 //! One metric and one log line for each request.
 
-use axum::{extract::Request, http::Method, response::Response};
-use signalbox_daemon::holding::holding;
+use axum::{body::HttpBody as _, extract::Request, http::Method, response::Response};
+use signalbox_daemon::holding::{LARGE, holding};
 use tokio::time::Instant;
 
 use super::{metrics::Metrics, problem::Limited, slots::InProgress};
@@ -34,8 +34,11 @@ pub(crate) async fn observe(
         request_id,
         "request answered"
     );
-    // A request without a token holds none. Such responses share their bytes, or are small.
-    if place.is_taken() { holding(response, place).await } else { response }
+    // A small response is written immediately. One without a token shares its bytes with others, or is small.
+    match response.body().size_hint().exact() {
+        Some(bytes) if bytes >= LARGE && place.responds(bytes) => holding(response, place).await,
+        _ => response,
+    }
 }
 
 /// A method as a label; whatever a client makes up is one of them.

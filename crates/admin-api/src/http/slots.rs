@@ -20,8 +20,8 @@ use signalbox_access::Caller;
 /// How long a list waits for a place: a client that reads several at a time does not have to count them.
 const PATIENCE: Duration = Duration::from_secs(2);
 /// Lists that wait, of all tokens and of one: each place that becomes free wakes all of them.
-const MAX_WAITING: usize = 64;
-const MAX_WAITING_PER_TOKEN: usize = 16;
+const MAX_WAITING: usize = 512;
+const MAX_WAITING_PER_TOKEN: usize = 128;
 
 /// The part of all places that only root gets: tokens that hold all others keep no operator out.
 const PART_OF_ROOT: usize = 8;
@@ -114,39 +114,90 @@ impl Slots {
     }
 }
 
+/// Bytes of responses that are not sent yet, of one token: with more, it gets no further response.
+const MAX_UNSENT: u64 = 64 << 20;
+
+/// Bytes of large responses that are not sent yet, by token. Cheap to clone.
+#[derive(Debug, Clone, Default)]
+pub struct Unsent(Arc<Mutex<HashMap<String, u64>>>);
+
+impl Unsent {
+    fn check(&self, client: &str) -> Result<(), Problem> {
+        if self.0.lock().get(client).is_none_or(|bytes| *bytes < MAX_UNSENT) {
+            return Ok(());
+        }
+        let most = MAX_UNSENT >> 20;
+        let detail =
+            format!("Responses of more than {most} MiB to this token are not read yet. Read them first.");
+        let problem = Problem::new(StatusCode::TOO_MANY_REQUESTS, "token_limit_reached", detail);
+        Err(problem.with("limit", MAX_UNSENT).retry_after(1))
+    }
+
+    fn add(&self, client: String, bytes: u64) -> UnsentResponse {
+        *self.0.lock().entry(client.clone()).or_default() += bytes;
+        UnsentResponse { all: self.clone(), client, bytes }
+    }
+}
+
+/// A response that is counted until this is dropped.
+#[derive(Debug)]
+struct UnsentResponse {
+    all: Unsent,
+    client: String,
+    bytes: u64,
+}
+
+impl Drop for UnsentResponse {
+    fn drop(&mut self) {
+        let mut all = self.all.0.lock();
+        if let Some(bytes) = all.get_mut(&self.client) {
+            *bytes = bytes.saturating_sub(self.bytes);
+            if *bytes == 0 {
+                all.remove(&self.client);
+            }
+        }
+    }
+}
+
 /// The place of a request among those that its token has in progress, and a place for a list of large items. They are held by clones
 /// until the response is sent, so a client that sends a body slowly, or reads a large response slowly, holds them as well.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct InProgress(Arc<Taken>);
+pub struct InProgress(Arc<Taken>);
 
 #[derive(Debug, Default)]
 struct Taken {
-    request: OnceLock<Slot>,
+    request: OnceLock<(Slot, Unsent)>,
     list: OnceLock<Slot>,
+    response: OnceLock<UnsentResponse>,
 }
 
 impl InProgress {
-    /// Whether it holds a place.
-    pub(crate) fn is_taken(&self) -> bool {
-        self.0.request.get().is_some()
-    }
-
     /// Takes the place of the request, once.
     ///
     /// # Errors
-    /// As [`Slots::take`].
-    pub(crate) fn take(&self, slots: &Slots, caller: &Caller) -> Result<(), Problem> {
+    /// As [`Slots::take`]. And 429 `token_limit_reached` if too much of earlier responses is not sent yet, except for root.
+    pub(crate) fn take(&self, slots: &Slots, unsent: &Unsent, caller: &Caller) -> Result<(), Problem> {
         if self.0.request.get().is_none() {
-            let _ = self.0.request.set(slots.take(caller)?);
+            if !caller.is_root() {
+                unsent.check(&caller.limited_as())?;
+            }
+            let _ = self.0.request.set((slots.take(caller)?, unsent.clone()));
         }
         Ok(())
+    }
+
+    /// Counts a response with so many bytes until it is sent. Returns whether the request holds a place: one without a token holds none.
+    pub(crate) fn responds(&self, bytes: u64) -> bool {
+        let Some((slot, unsent)) = self.0.request.get() else { return false };
+        let _ = self.0.response.set(unsent.add(slot.client.clone(), bytes));
+        true
     }
 
     /// Takes a place for a list, and waits for it for two seconds at most.
     ///
     /// # Errors
     /// As [`Slots::take`].
-    pub(crate) async fn take_list(&self, slots: &Slots, caller: &Caller) -> Result<(), Problem> {
+    pub async fn take_list(&self, slots: &Slots, caller: &Caller) -> Result<(), Problem> {
         let _ = self.0.list.set(slots.wait(caller).await?);
         Ok(())
     }
@@ -198,6 +249,24 @@ mod tests {
         assert!(slots.take(&one).is_ok() && slots.take(&Caller::root()).is_ok());
         drop((_other, _root));
         assert!(slots.0.held.lock().is_empty(), "a client without places is forgotten");
+    }
+
+    #[test]
+    fn a_token_that_does_not_read_gets_no_further_response() {
+        let (slots, unsent) = (Slots::new("requests", 9, 9), Unsent::default());
+        let [one, two] = ["one", "two"].map(|name| Caller::named(name.to_owned(), Vec::new(), None));
+        let begin = |caller: &Caller, bytes: u64| {
+            let place = InProgress::default();
+            place.take(&slots, &unsent, caller).map_err(|problem| problem.code().to_string())?;
+            assert!(place.responds(bytes));
+            Ok::<_, String>(place)
+        };
+        let held = [begin(&one, MAX_UNSENT - 1).unwrap(), begin(&one, 1).unwrap()];
+        assert_eq!(begin(&one, 1).unwrap_err(), "token_limit_reached");
+        drop((begin(&two, 1).unwrap(), begin(&Caller::root(), 2 * MAX_UNSENT).unwrap()));
+        drop(held);
+        drop(begin(&one, 1).unwrap());
+        assert!(unsent.0.lock().is_empty() && !InProgress::default().responds(1));
     }
 
     #[test]

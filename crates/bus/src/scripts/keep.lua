@@ -112,13 +112,16 @@ end
 local function mark(lanes, token, marks)
   local call, log = redis.call, lanes.base .. 'log:0'
   local ids, released, homes, marked = {}, {}, {}, 0
-  for i, one in ipairs(marks) do ids[i], released[i], homes[one.home] = one.id, one.item, true end
+  for i, one in ipairs(marks) do ids[i], released[i], homes[one.home] = one.id, one.item, 0 end
   for home in pairs(homes) do lanes.expect('hash', lanes.base .. 'log:' .. home .. ':held') end
   local known = lanes.kept_events(ids)
   for _, one in ipairs(marks) do
     local event = known[one.id]
     -- Otherwise another item needs it, too.
-    if event.count == 0 then event.size, event.home, event.environment = one.size, one.home, one.environment end
+    if event.count == 0 then
+      event.size, event.home, event.environment = one.size, one.home, one.environment
+      homes[one.home] = homes[one.home] + 1
+    end
     event.count, marked = event.count + 1, marked + event.size
   end
   -- Redis accepts this at its memory limit, and then everything after it. Much more is freed by it soon.
@@ -127,8 +130,8 @@ local function mark(lanes, token, marks)
   for _, one in ipairs(marks) do call('LSET', one.key, one.index, one.new) end
   call('HINCRBY', log .. ':held', token, #marks)
   call('HINCRBY', log .. ':bytes', token, marked)
-  -- The name of no subscriber: the segment has marked events, and stays until these are moved.
-  for home in pairs(homes) do call('HSET', lanes.base .. 'log:' .. home .. ':held', '', '1') end
+  -- The name of no subscriber: the segment has so many marked events, and stays until these are moved.
+  for home, count in pairs(homes) do call('HINCRBY', lanes.base .. 'log:' .. home .. ':held', '', count) end
   lanes.release(token, released)
   return marked
 end

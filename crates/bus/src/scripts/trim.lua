@@ -50,21 +50,32 @@ end
 -- Events that are moved or freed together.
 local PART = 100
 
+-- Counts bytes of an environment for segment 0 instead of a segment. If these were not counted there, they are from now on.
+local function transfer(segment, environment, bytes)
+  if environment == '' then return end
+  redis.call('HINCRBY', base .. 'log:0:environments', environment, bytes)
+  local counted = tonumber(redis.call('HGET', segment .. ':environments', environment) or 0) or 0
+  if counted >= bytes then
+    redis.call('HINCRBY', segment .. ':environments', environment, -bytes)
+  else
+    redis.call('HINCRBY', base .. 'environments', environment, bytes)
+  end
+end
+
 -- Moves a marked event to segment 0, unless it is there already. Returns its bytes.
 local function move(segment, id, environment)
   local log, body = base .. 'log:0', redis.call('HGET', segment, id)
-  if not body or redis.call('HSETNX', log, id, body) == 0 then return 0 end
-  redis.call('HINCRBY', KEYS[1], '0', #body)
-  if environment ~= '' then
-    redis.call('HINCRBY', log .. ':environments', environment, #body)
-    redis.call('HINCRBY', base .. 'environments', environment, #body)
+  if not body then return 0 end
+  if redis.call('HSETNX', log, id, body) == 1 then
+    redis.call('HINCRBY', KEYS[1], '0', #body)
+    transfer(segment, environment, #body)
   end
   return #body
 end
 
--- Moves what is marked in a segment, and frees the rest, as far as `left` allows. Each event leaves the segment, so any of those that
--- are left continue it. True at the end. HDEL is first, as above.
-local function clear(segment)
+-- Moves what is marked in a segment, and frees the rest, as far as `left` allows. Each event leaves the segment with its bytes, so any
+-- of those that are left continue it. True at the end. HDEL is first, as above.
+local function clear(segment, number)
   redis.call('HDEL', segment, '')
   while left > 0 do
     local ids = redis.call('HRANDFIELD', segment, PART)
@@ -72,30 +83,35 @@ local function clear(segment)
       redis.call('HDEL', segment .. ':held', '')
       return true
     end
-    local marks, moved = lists.read('HMGET', base .. 'log:0:uses', ids), {}
+    local marks, moved, bytes = lists.read('HMGET', base .. 'log:0:uses', ids), {}, 0
     for i, id in ipairs(ids) do
       if left <= 0 then break end
       local needed, environment = string.match(marks[i] or '', '^(%d+ %d+) %d+ (.*)$')
       if needed then
-        left = left - move(segment, id, environment) / 1000
+        local size = move(segment, id, environment)
+        left, bytes = left - size / 1000, bytes + size
         moved[#moved + 1], moved[#moved + 2] = id, needed .. ' 0 ' .. environment
+      else
+        bytes = bytes + redis.call('HSTRLEN', segment, id)
       end
       redis.call('HDEL', segment, id)
       left = left - 1
     end
     lists.call('HSET', base .. 'log:0:uses', moved)
+    -- If that fails, the segment counts too much until it has been removed.
+    redis.pcall('HINCRBY', KEYS[1], number, -bytes)
   end
   return false
 end
 
 -- Whether batches need the segment. A segment with marked events only is cleared; false as the second value if that has not ended.
-local function is_needed(segment)
+local function is_needed(segment, number)
   local held = segment .. ':held'
   if redis.call('EXISTS', held) == 0 then return false, true end
   local log = base .. 'log:0'
   if not are_hashes(held, segment, log, log .. ':uses', log .. ':environments', base .. 'environments') then return true, true end
   if redis.call('HLEN', held) > 1 or redis.call('HEXISTS', held, '') == 0 then return true, true end
-  return false, clear(segment)
+  return false, clear(segment, number)
 end
 
 local removed = 0
@@ -107,7 +123,7 @@ for i = 3, #ARGV do
   -- A segment whose bytes cannot be read stays, so that it does not keep the others from being removed.
   if tonumber(ARGV[i]) < present and redis.call('HEXISTS', KEYS[2], ARGV[i]) == 0
     and are_hashes(segment .. ':environments', base .. 'environments') then
-    local needed, cleared = is_needed(segment)
+    local needed, cleared = is_needed(segment, ARGV[i])
     if not cleared or not needed and not discharge(segment) then return { i - 3, removed } end
     if not needed then
       redis.call('UNLINK', segment, segment .. ':order', segment .. ':uses', segment .. ':bytes')

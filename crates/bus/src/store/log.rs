@@ -89,6 +89,8 @@ pub(crate) enum Appended {
 pub(crate) struct Holders {
     /// How many events wait there for each subscriber, without marked ones.
     pub waiting: BTreeMap<String, u64>,
+    /// How many are marked, about.
+    pub marked: u64,
     /// All events of the segment.
     pub events: u64,
 }
@@ -208,8 +210,8 @@ impl Store {
         batch.add("HEXISTS", &held, segment);
         let (mut waiting, events, by_queue): (BTreeMap<String, u64>, u64, bool) = batch.query().await?;
         // Marked events have the name of no subscriber.
-        waiting.remove("");
-        Ok((!by_queue).then_some(Holders { waiting, events }))
+        let marked = waiting.remove("").unwrap_or_default();
+        Ok((!by_queue).then_some(Holders { waiting, marked, events }))
     }
 
     /// The segments of the log that each subscriber needs, at most `most` for each.

@@ -17,7 +17,7 @@ use crate::{
     Options, Refusal, Wanted, WantedBackend,
     event::lane_hash,
     housekeeping, idle, replay,
-    store::{Again, Appended, Nack, ReplayState, SEGMENT_IDS, Skipped, Store, read_item},
+    store::{Again, Appended, Cursor, Nack, ReplayState, SEGMENT_IDS, Skipped, Store, read_item},
     view::target,
 };
 
@@ -660,6 +660,50 @@ async fn to_keep_what_waits_needs_little_memory() {
     assert!(world.store().kept().await.unwrap() > 3_000_000, "{}", world.store().kept().await.unwrap());
     assert!(peak < before + 1_000_000, "{peak}, and before {before}");
     assert_eq!((world.waiting("one").await, world.waiting("two").await), (800, 800));
+    assert_true(&world.redis, "the moves").await;
+    world.bus.stop().await;
+}
+
+/// The bytes of events that are counted, and those that are there.
+async fn counted_and_there(world: &World) -> (u64, u64) {
+    let segments: Vec<String> = strings(&world.redis, "HKEYS", &["bus:log"]).await;
+    let mut there = 0;
+    for segment in segments {
+        let bodies: Vec<String> = strings(&world.redis, "HVALS", &[&format!("bus:log:{segment}")]).await;
+        there += bodies.iter().map(|body| body.len() as u64).sum::<u64>();
+    }
+    (world.log().await, there)
+}
+
+#[tokio::test]
+async fn events_that_leave_a_part_of_the_log_are_counted_once_at_any_time() {
+    let server = Server::in_memory().await;
+    let world = world(&server, Options::default()).await;
+    world.bus.handle.subscribe("half", wanted(&["half"])).await.unwrap();
+    world.paused("half").await;
+    for _ in 0..15 {
+        world.accepted("a", "half", 20, 500).await;
+        world.accepted("b", "noise", 80, 500).await;
+    }
+    world.time.advance(20_000);
+    let store = world.store();
+    let segments: Vec<u64> = store.segments().await.unwrap().into_keys().collect();
+    let mut cursor = Some(Cursor::default());
+    while let Some(from) = cursor {
+        cursor = store.keep_part("half", &segments, &from).await.unwrap().1;
+    }
+    let (before, there) = counted_and_there(&world).await;
+    assert_eq!(before, there);
+    let mut calls = 0;
+    while store.trim(&segments).await.unwrap().1 == 0 {
+        calls += 1;
+        let (counted, there) = counted_and_there(&world).await;
+        assert!(counted == there && there < before, "{counted} and {there} of {before} after {calls} calls");
+        let of_a: u64 = world.redis.command("HGET").arg(("bus:environments", "a")).query().await.unwrap();
+        assert!(of_a * 4 <= before, "{of_a} of {before}: its events are counted once");
+    }
+    assert!(calls > 0, "the segment has more events than one call removes");
+    assert_eq!(world.waiting("half").await, 300);
     assert_true(&world.redis, "the moves").await;
     world.bus.stop().await;
 }

@@ -207,30 +207,6 @@ impl Versions {
         Ok(all)
     }
 
-    /// The numbers of a machine's versions and their bytes, the newest first.
-    pub(crate) async fn sizes(&self, machine: &str) -> Result<Vec<(u64, u64)>, Error> {
-        let (redis, key) = (self.0.redis(0), self.0.keys(0).versions(machine));
-        let numbers: Vec<u64> = redis.command("HKEYS").key(&key).query().await?;
-        let mut batch = redis.batch();
-        for number in &numbers {
-            batch.add("HSTRLEN", &key, *number);
-        }
-        let bytes: Vec<u64> = if numbers.is_empty() { Vec::new() } else { batch.query().await? };
-        let mut all: Vec<(u64, u64)> = numbers.into_iter().zip(bytes).collect();
-        all.sort_unstable_by_key(|(number, _)| std::cmp::Reverse(*number));
-        Ok(all)
-    }
-
-    /// Removes versions of a machine from all shards.
-    pub(crate) async fn forget(&self, machine: &str, numbers: &[u64]) -> Result<(), Error> {
-        // The first shard is last: it has the list of them.
-        for shard in (0..self.shards()).rev() {
-            let key = self.0.keys(shard).versions(machine);
-            self.0.redis(shard).command("HDEL").key(&key).arg(numbers).query::<u64>().await?;
-        }
-        Ok(())
-    }
-
     /// The versions that labels of a shard stay on, each with their number, the oldest first.
     pub(crate) async fn kept(&self, shard: usize, machine: &str) -> Result<Vec<(u64, u64)>, Error> {
         let (redis, key) = (self.0.redis(shard), self.0.keys(shard).kept(machine));

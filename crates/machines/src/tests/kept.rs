@@ -106,35 +106,6 @@ async fn labels_stay_on_their_version_until_they_leave_the_states_that_keep_it()
 }
 
 #[tokio::test]
-async fn old_versions_are_removed_unless_labels_stay_on_them() {
-    let world = World::new(OLD).await;
-    world.create("a", json!({"zone": "x"})).await;
-    world.send_update("a", json!({"go": true})).await;
-    let none = BTreeMap::new();
-    for version in 1..=12 {
-        let text = NEW.replace("metadata.picked", &format!("metadata.picked = {version}"));
-        world.machines.applier.apply(&machine(&text), version, &Author::operator(), &none).await.unwrap();
-    }
-    let listed: Vec<u64> =
-        world.machines.definitions.versions(M).await.unwrap().into_iter().map(|(n, _)| n).collect();
-    // The first one has a label, and the ten newest stay.
-    assert_eq!(listed, [1, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13]);
-    assert_eq!(world.label("a").await.kept, Some(1));
-    world.send_update("a", json!({"paid": true})).await;
-    assert_eq!(world.label("a").await.state.to_string(), "ship");
-    world.is_consistent().await;
-    // Few large ones stay as well.
-    let long = format!("# {}\n", "x".repeat(900_000));
-    for version in 13..=20 {
-        let text = NEW.replace("metadata.picked", &format!("metadata.picked = {version}")) + &long;
-        world.machines.applier.apply(&machine(&text), version, &Author::operator(), &none).await.unwrap();
-    }
-    let listed: Vec<u64> =
-        world.machines.definitions.versions(M).await.unwrap().into_iter().map(|(n, _)| n).collect();
-    assert_eq!(listed, [1, 18, 19, 20, 21]);
-}
-
-#[tokio::test]
 async fn a_simulation_leaves_the_version_that_a_label_stays_on_as_the_label_does() {
     // Both versions have `done`, and only the active one continues from there.
     let new = NEW.replace("{gate: done}", "{gate: done, exit_condition: metadata.more, triggers: [{event: entry}, {metadata: more}], next: end}\n      - {gate: end}");

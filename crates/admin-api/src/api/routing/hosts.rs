@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use axum::{
-    Json as Answer,
+    Extension, Json as Answer,
     extract::State as AppState,
     http::StatusCode,
     response::{IntoResponse, Response},
@@ -27,6 +27,7 @@ use crate::http::{
     list::{ListQuery, Listing, SortKey},
     path::Path,
     precondition::tagged,
+    slots::InProgress,
 };
 use signalbox_access::Caller;
 use signalbox_api::{
@@ -263,6 +264,7 @@ async fn get(
     caller: Confined<ReadRoutes, Hosts>,
     AppState(app): AppState<App>,
     Path(hostname): Path<Hostname>,
+    Extension(place): Extension<InProgress>,
 ) -> Result<Response, Problem> {
     check_host(&caller, &hostname)?;
     let store = app.registry.store();
@@ -281,6 +283,10 @@ async fn get(
         return Err(Error::NoHost.into());
     }
     let table = HostTable::new(&host);
+    // To read the hosts to which its rules lead can be as much work as a list.
+    if table.all_services().next().is_some() {
+        place.take_list(&app.limits.lists, &caller).await?;
+    }
     let state = store.host_states(vec![table], |id| caller.may_count_as(id)).await?;
     let state = state.into_iter().next().map(host_state);
     let policy = host.policy.clone().map(|policy| policy_value(policy, &caller));
