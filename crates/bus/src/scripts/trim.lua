@@ -28,7 +28,8 @@ local function discharge(segment)
     cursor = scanned[1]
     for i = 1, #found, 2 do
       redis.call('HDEL', segment .. ':environments', found[i])
-      if redis.call('HINCRBY', base .. 'environments', found[i], '-' .. found[i + 1]) <= 0 then
+      -- Redis does not accept -0.
+      if found[i + 1] ~= '0' and redis.call('HINCRBY', base .. 'environments', found[i], '-' .. found[i + 1]) <= 0 then
         redis.call('HDEL', base .. 'environments', found[i])
         redis.call('HDEL', base .. 'environments:clients', found[i])
       end
@@ -99,7 +100,7 @@ local function clear(segment, number)
     end
     lists.call('HSET', base .. 'log:0:uses', moved)
     -- If that fails, the segment counts too much until it has been removed.
-    redis.pcall('HINCRBY', KEYS[1], number, -bytes)
+    if bytes > 0 then redis.pcall('HINCRBY', KEYS[1], number, -bytes) end
   end
   return false
 end
