@@ -385,6 +385,29 @@ fn the_scripts_do_what_the_reference_does() {
     });
 }
 
+#[test]
+fn messages_that_return_in_several_calls_are_in_order_of_acceptance() {
+    let server = block_on(Server::in_memory());
+    let advance = || Step::Advance(LEASE_MS);
+    let steps = [
+        Step::Push(vec![3]),
+        Step::Pull(1, false),
+        advance(),
+        Step::Push(vec![3]),
+        Step::Pull(1, false),
+        Step::Sweep,
+        advance(),
+        Step::Sweep,
+    ];
+    block_on(async {
+        let mut both = Both::new(&server).await;
+        for (place, step) in steps.iter().enumerate() {
+            both.run(step).await;
+            both.compare(&format!("step {place}, {step:?}")).await;
+        }
+    });
+}
+
 /// F3: in any window of w + 1 messages of one facet of weight w, each other facet that is eligible throughout gets as
 /// many as its weight, or all it has.
 #[test]

@@ -8,8 +8,8 @@
 //! * **Deficit round robin**: the facet at the head keeps its turn until it has been pulled `weight` times, and moves
 //!   to the tail in the same call. A facet that ceases to be eligible leaves the ring and loses the rest of its turn.
 //!   A changed weight applies to the running turn: a turn that has used it up ends immediately.
-//! * **Returned** messages (nack without delay, lease expired, delay over) go to the head of their facet: those
-//!   returned by one call precede everything else there, in order of acceptance.
+//! * **Returned** messages (nack without delay, lease expired, delay over) go to the head of their facet, in order of
+//!   acceptance, also if several calls return them: they precede those that were never delivered.
 //! * A receipt is valid while its message is in flight under it. An expired lease ends with the sweep that detects it,
 //!   not before: a slow consumer's work counts if no other consumer has the message yet.
 //! * Calls that settle many messages process them in sequence and evaluate the facets at the end.
@@ -571,15 +571,24 @@ impl Reference {
         }
     }
 
-    /// Puts messages before everything else of their facets, in order of acceptance.
+    /// Puts messages before everything else of their facets, in order of acceptance: also among those at the head that were returned
+    /// before.
     fn put_back(&mut self, mut returned: Vec<Message>) {
         returned.sort_unstable();
         self.counts.waiting += returned.len();
         let to_head = self.has(Part::Head);
+        let delivered: BTreeSet<Message> = self
+            .messages
+            .iter()
+            .filter(|(_, entry)| entry.attempts > 0)
+            .map(|(message, _)| *message)
+            .collect();
         for message in returned.into_iter().rev() {
             let Some(state) = self.state_of(message) else { continue };
             if to_head {
-                state.waiting.push_front(message);
+                let precedes = |other: &&Message| delivered.contains(other) && **other < message;
+                let preceding = state.waiting.iter().take_while(precedes).count();
+                state.waiting.insert(preceding, message);
             } else {
                 state.waiting.push_back(message);
             }
