@@ -71,6 +71,12 @@ impl fmt::Display for Time {
     }
 }
 
+/// `9999-12-31T23:59:59Z`, with or without a fraction.
+fn is_last_second(text: &str) -> bool {
+    let fraction = text.strip_prefix("9999-12-31T23:59:59").and_then(|rest| rest.strip_suffix('Z'));
+    fraction.is_some_and(|fraction| fraction.bytes().all(|byte| byte == b'.' || byte.is_ascii_digit()))
+}
+
 impl FromStr for Time {
     type Err = String;
 
@@ -80,8 +86,8 @@ impl FromStr for Time {
             text.len() >= 20 && text.as_bytes()[10] == b'T' && text.is_ascii() && !text.contains('[');
         match text.parse() {
             Ok(time) if is_shaped => Ok(Self(time)),
-            // The last day, which many write for never, ends after the last moment of the calendar.
-            Err(_) if is_shaped && text.starts_with("9999-12-3") => Ok(Self(Timestamp::MAX)),
+            // Many write this for never. It is after the last moment that the calendar has.
+            Err(_) if is_last_second(text) => Ok(Self(Timestamp::MAX)),
             _ => Err(format!("expected a time such as 2026-01-31T18:30:00.000Z, found {text:?}")),
         }
     }
@@ -143,6 +149,7 @@ mod tests {
             "2026-01-31T18:30:00",
             "2026-01-31 18:30:00Z",
             "2026-02-30T18:30:00Z",
+            "9999-12-31T23:59:59xZ",
         ];
         for text in wrong {
             text.parse::<Time>().unwrap_err();

@@ -349,10 +349,19 @@ pub(crate) const LISTS: [(&str, &str); 24] = [
 
 /// Whether the request is one of them.
 fn is_list(parts: &Parts) -> bool {
-    let route = parts.extensions.get::<MatchedPath>();
     // A HEAD reads as much as the GET.
     let method = if parts.method == Method::HEAD { "GET" } else { parts.method.as_str() };
-    route.is_some_and(|route| LISTS.contains(&(method, route.as_str())))
+    route(parts).is_some_and(|route| LISTS.contains(&(method, route)))
+}
+
+/// Whether the request asks for data, which may be large: also a pull or a peek, which is a POST.
+fn reads(parts: &Parts) -> bool {
+    let is_get = matches!(parts.method, Method::GET | Method::HEAD);
+    is_get || route(parts).is_some_and(|route| route.ends_with("/pull") || route.ends_with("/peek"))
+}
+
+fn route(parts: &Parts) -> Option<&str> {
+    parts.extensions.get::<MatchedPath>().map(MatchedPath::as_str)
 }
 
 /// The caller of a request, if its token has the permission.
@@ -361,7 +370,11 @@ async fn permitted<P: Permission>(parts: &Parts, app: &App) -> Result<Caller, Pr
     let caller = who(parts, app).await?;
     if caller.has_any(P::ANY_OF) {
         if let Some(place) = parts.extensions.get::<InProgress>() {
-            place.take(&app.limits.in_progress, &app.limits.unsent, &caller)?;
+            place.take(&app.limits.in_progress, &caller)?;
+            // What a token sends, such as heartbeats and acknowledgements, does not wait for what it does not read.
+            if reads(parts) {
+                place.read(&app.limits.unsent, &caller)?;
+            }
             if is_list(parts) {
                 place.take_list(&app.limits.lists, &caller).await?;
             }

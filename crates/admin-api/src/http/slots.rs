@@ -37,10 +37,16 @@ struct Places {
     total: usize,
     per_token: usize,
     held: Mutex<HashMap<String, usize>>,
+    waiting: Option<Waiting>,
+}
+
+/// For places for which requests may wait.
+#[derive(Debug)]
+struct Waiting {
+    /// Places of the requests that wait.
+    places: Slots,
     /// Notified of each place that becomes free.
     freed: Notify,
-    /// Places of the requests that wait for one.
-    waiting: Option<Slots>,
 }
 
 /// A place that is held until this is dropped.
@@ -53,15 +59,14 @@ pub struct Slot {
 impl Slots {
     /// At most `total` places, of which one token holds at most `per_token`. `what` names them in the plural.
     pub fn new(what: &'static str, total: usize, per_token: usize) -> Self {
-        let (held, freed) = (Mutex::default(), Notify::new());
-        Self(Arc::new(Places { what, total, per_token, held, freed, waiting: None }))
+        Self(Arc::new(Places { what, total, per_token, held: Mutex::default(), waiting: None }))
     }
 
     /// The same, and a request may [wait](Self::wait) for a place.
     pub fn with_waiting(what: &'static str, total: usize, per_token: usize) -> Self {
-        let waiting = Some(Self::new("lists that wait", MAX_WAITING, MAX_WAITING_PER_TOKEN));
-        let (held, freed) = (Mutex::default(), Notify::new());
-        Self(Arc::new(Places { what, total, per_token, held, freed, waiting }))
+        let places = Self::new("lists that wait", MAX_WAITING, MAX_WAITING_PER_TOKEN);
+        let waiting = Some(Waiting { places, freed: Notify::new() });
+        Self(Arc::new(Places { what, total, per_token, held: Mutex::default(), waiting }))
     }
 
     /// Takes a place.
@@ -99,12 +104,12 @@ impl Slots {
             Err(problem) => problem,
             taken => return taken,
         };
-        let waiting = self.0.waiting.as_ref().and_then(|waiting| waiting.take(caller).ok());
-        let Some(_waiting) = waiting else { return Err(problem) };
+        let Some(Waiting { places, freed }) = &self.0.waiting else { return Err(problem) };
+        let Ok(_waiting) = places.take(caller) else { return Err(problem) };
         let deadline = time::Instant::now() + PATIENCE;
         loop {
             // From here on, no place becomes free unnoticed.
-            let freed = self.0.freed.notified();
+            let freed = freed.notified();
             match self.take(caller) {
                 Err(problem) if time::timeout_at(deadline, freed).await.is_err() => return Err(problem),
                 Err(_) => {}
@@ -114,7 +119,7 @@ impl Slots {
     }
 }
 
-/// Bytes of responses that are not sent yet, of one token: with more, it gets no further response.
+/// Bytes of large responses that are not sent yet, of one token: with more, it cannot read further ones.
 const MAX_UNSENT: u64 = 64 << 20;
 
 /// Bytes of large responses that are not sent yet, by token. Cheap to clone.
@@ -166,8 +171,10 @@ pub struct InProgress(Arc<Taken>);
 
 #[derive(Debug, Default)]
 struct Taken {
-    request: OnceLock<(Slot, Unsent)>,
+    request: OnceLock<Slot>,
     list: OnceLock<Slot>,
+    /// Set if the request reads.
+    unsent: OnceLock<Unsent>,
     response: OnceLock<UnsentResponse>,
 }
 
@@ -175,30 +182,46 @@ impl InProgress {
     /// Takes the place of the request, once.
     ///
     /// # Errors
-    /// As [`Slots::take`]. And 429 `token_limit_reached` if too much of earlier responses is not sent yet, except for root.
-    pub(crate) fn take(&self, slots: &Slots, unsent: &Unsent, caller: &Caller) -> Result<(), Problem> {
+    /// As [`Slots::take`].
+    pub(crate) fn take(&self, slots: &Slots, caller: &Caller) -> Result<(), Problem> {
         if self.0.request.get().is_none() {
-            if !caller.is_root() {
-                unsent.check(&caller.limited_as())?;
-            }
-            let _ = self.0.request.set((slots.take(caller)?, unsent.clone()));
+            let _ = self.0.request.set(slots.take(caller)?);
         }
         Ok(())
     }
 
-    /// Counts a response with so many bytes until it is sent. Returns whether the request holds a place: one without a token holds none.
+    /// Counts the response of a request that reads, if it is large, until it is sent.
+    ///
+    /// # Errors
+    /// 429 `token_limit_reached` if too much of earlier ones is not sent yet, except for root.
+    pub(crate) fn read(&self, unsent: &Unsent, caller: &Caller) -> Result<(), Problem> {
+        if self.0.unsent.get().is_none() {
+            if !caller.is_root() {
+                unsent.check(&caller.limited_as())?;
+            }
+            let _ = self.0.unsent.set(unsent.clone());
+        }
+        Ok(())
+    }
+
+    /// Counts a large response with so many bytes until it is sent. Returns whether the request holds a place: one without a token
+    /// holds none.
     pub(crate) fn responds(&self, bytes: u64) -> bool {
-        let Some((slot, unsent)) = self.0.request.get() else { return false };
-        let _ = self.0.response.set(unsent.add(slot.client.clone(), bytes));
+        let Some(slot) = self.0.request.get() else { return false };
+        if let Some(unsent) = self.0.unsent.get() {
+            let _ = self.0.response.set(unsent.add(slot.client.clone(), bytes));
+        }
         true
     }
 
-    /// Takes a place for a list, and waits for it for two seconds at most.
+    /// Takes a place for a list, once, and waits for it for two seconds at most.
     ///
     /// # Errors
     /// As [`Slots::take`].
     pub async fn take_list(&self, slots: &Slots, caller: &Caller) -> Result<(), Problem> {
-        let _ = self.0.list.set(slots.wait(caller).await?);
+        if self.0.list.get().is_none() {
+            let _ = self.0.list.set(slots.wait(caller).await?);
+        }
         Ok(())
     }
 }
@@ -213,7 +236,9 @@ impl Drop for Slot {
             }
         }
         drop(held);
-        self.slots.0.freed.notify_waiters();
+        if let Some(waiting) = &self.slots.0.waiting {
+            waiting.freed.notify_waiters();
+        }
     }
 }
 
@@ -257,7 +282,8 @@ mod tests {
         let [one, two] = ["one", "two"].map(|name| Caller::named(name.to_owned(), Vec::new(), None));
         let begin = |caller: &Caller, bytes: u64| {
             let place = InProgress::default();
-            place.take(&slots, &unsent, caller).map_err(|problem| problem.code().to_string())?;
+            place.take(&slots, caller).unwrap();
+            place.read(&unsent, caller).map_err(|problem| problem.code().to_string())?;
             assert!(place.responds(bytes));
             Ok::<_, String>(place)
         };
