@@ -438,7 +438,7 @@ fn refused(owners: &BTreeMap<String, u64>, largest: u64, free_thousandths: u64) 
     over.into_iter().take(MAX_REFUSED).map(|(name, _)| name.clone()).collect()
 }
 
-/// The bytes of each owner: environments, state machines, and clients with many idempotency keys.
+/// The bytes of each owner: environments, labels of state machines, and clients with definitions of machines and idempotency keys.
 type Owners = BTreeMap<String, u64>;
 
 /// Begins the name of a publisher among the owners.
@@ -467,7 +467,8 @@ impl Publisher {
 async fn owners(core: &Core, store: &Store) -> Result<Owners, Error> {
     let mut owners = store.owners().await?;
     for (client, keys) in store.idempotency_used(core.options.idempotency_seconds * 1000).await? {
-        owners.insert(format!("client:{client}"), keys.saturating_mul(KEY_BYTES));
+        let bytes = owners.entry(format!("client:{client}")).or_default();
+        *bytes = bytes.saturating_add(keys.saturating_mul(KEY_BYTES));
     }
     Ok(owners)
 }

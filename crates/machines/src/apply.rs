@@ -33,7 +33,7 @@ use tokio::{
 use crate::{
     Error, Version,
     clock::Clock,
-    definitions::Definitions,
+    definitions::{Definitions, StoredVersion},
     evaluator::Happened,
     fair::{FairPlaces, Payer},
     feeds::FeedAnswers,
@@ -253,6 +253,7 @@ impl Applier {
     async fn finish(&self, under_way: &Applying) -> Result<(), Error> {
         let Applying { machine, version, map, .. } = under_way;
         let definition = self.versions.version(0, machine, *version).await?.ok_or(Error::NoSuchVersion)?;
+        let stored: StoredVersion = serde_json::from_str(&definition).map_err(|_| Error::Unreadable)?;
         let map: BTreeMap<String, String> = serde_json::from_str(map).unwrap_or_default();
         // A version that this process cannot read is made active by one that can: it may have inputs, and labels to be moved.
         let new = self.definitions.read(machine, *version).await?.ok_or(Error::NoSuchVersion)?;
@@ -276,7 +277,8 @@ impl Applier {
             None => None,
         };
         for shard in 0..self.versions.shards() {
-            let active = self.versions.switch(shard, machine, (*version, &definition, has_inputs)).await?;
+            let by = (stored.client(), &*definition);
+            let active = self.versions.switch(shard, machine, (*version, has_inputs), by).await?;
             self.definitions.forget(machine, shard);
             if active == 0 {
                 self.abandon(under_way).await?;

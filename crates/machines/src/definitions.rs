@@ -146,6 +146,13 @@ pub struct StoredVersion {
     pub source: String,
 }
 
+impl StoredVersion {
+    /// The client for which its bytes are counted.
+    pub(crate) fn client(&self) -> &str {
+        self.author.client().unwrap_or("root")
+    }
+}
+
 /// A plan as it is stored.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct StoredPlan {
@@ -433,11 +440,16 @@ impl Definitions {
             .collect())
     }
 
-    /// Stores a plan under a name for an hour.
-    pub async fn keep_plan(&self, machine: &str, name: &str, base: u64, source: &str) -> Result<(), Error> {
+    /// Stores a plan of a client under a name for an hour.
+    pub async fn keep_plan(
+        &self,
+        (machine, name): (&str, &str),
+        client: &str,
+        (base, source): (u64, &str),
+    ) -> Result<(), Error> {
         let plan = StoredPlan { base, source: source.to_owned() };
         let text = serde_json::to_string(&plan).unwrap_or_default();
-        Ok(self.versions.keep_plan(machine, name, &text, PLAN_SECONDS).await?)
+        Ok(self.versions.keep_plan((machine, name), client, &text, PLAN_SECONDS).await?)
     }
 
     /// A plan that has not expired.
@@ -487,7 +499,7 @@ impl Definitions {
         };
         let definition = serde_json::to_string(&stored).unwrap_or_default();
         let map = serde_json::to_string(map).unwrap_or_default();
-        match self.versions.start_apply(machine, base, mark, &definition, &map).await? {
+        match self.versions.start_apply(machine, base, mark, (stored.client(), &definition), &map).await? {
             Started::As(version) => {
                 let under_way = self.versions.applying().await?;
                 let is_ours = |one: &Applying| one.machine == machine.name() && one.version == version;
@@ -495,6 +507,7 @@ impl Definitions {
             }
             Started::Changed => Err(Error::DefinitionChanged),
             Started::Busy => Err(Error::ApplyUnderWay),
+            Started::MemoryShort => Err(Error::TooManyDefinitions),
         }
     }
 }

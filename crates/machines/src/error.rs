@@ -65,6 +65,9 @@ pub enum Error {
     /// The plan does not exist, or has expired.
     #[error("unknown plan")]
     NoSuchPlan,
+    /// The fabric has little memory left, and the client that applies the definition uses most of it.
+    #[error("memory is short, and this client uses most of it")]
+    TooManyDefinitions,
     #[error("another definition is being applied; try again")]
     ApplyUnderWay,
     /// The map does not name these removed states, which contain labels.

@@ -6,21 +6,31 @@
 -- KEYS[3]: hash, machine -> up to which event of this shard its inputs have applied the log, and its versions since then
 -- KEYS[4]: string, the last id of an event in this shard
 -- KEYS[5]: hash, machine that was deleted -> the number of its last version
+-- KEYS[6]: hash, owner -> bytes that are stored for it
+-- KEYS[7]: hash, client -> the bytes of its definitions of the machine
 -- ARGV[1]: integer, the version
 -- ARGV[2]: string, its JSON
 -- ARGV[3]: string, machine
 -- ARGV[4]: integer, 1 if the version has inputs, else 0
+-- ARGV[5]: string, the client that applies it
 -- Returns the version that is active now; 0 if the version was deleted, so that it does not become active again
 -- Caller: Versions::switch
 local current, versions, inputs, last_id, retired = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
-local version, text, machine, has_inputs = tonumber(ARGV[1]), ARGV[2], ARGV[3], ARGV[4] == '1'
+local owners, by_client = KEYS[6], KEYS[7]
+local version, text, machine, has_inputs, client = tonumber(ARGV[1]), ARGV[2], ARGV[3], ARGV[4] == '1', ARGV[5]
 
 local active = tonumber(redis.call('GET', current) or '0')
 if version <= tonumber(redis.call('HGET', retired, machine) or '0') then return active end
 local applied = redis.call('HGET', inputs, machine)
 local last = redis.call('GET', last_id) or '0'
+-- These fail before the first write if a key has another type.
+redis.call('HEXISTS', owners, client)
+redis.call('HEXISTS', by_client, client)
 -- The text is written first, so that a reader that finds the number in `current` finds the text.
-redis.call('HSETNX', versions, ARGV[1], text)
+if redis.call('HSETNX', versions, ARGV[1], text) == 1 then
+  redis.call('HINCRBY', by_client, client, #text)
+  redis.call('HINCRBY', owners, 'client:' .. client, #text)
+end
 if active >= version then return active end
 if applied or has_inputs then
   -- A version since which nothing was published governs no event.

@@ -9,11 +9,12 @@ static APPLY: Script<FabricRole> = Script::new("machines/apply", include_str!(".
 static SWITCH: Script<FabricRole> = Script::new("machines/switch", include_str!("../scripts/switch.lua"));
 static RETIRE: Script<FabricRole> = Script::new("machines/retire", include_str!("../scripts/retire.lua"));
 static FORGET: Script<FabricRole> = Script::new("machines/forget", include_str!("../scripts/forget.lua"));
+static PLAN: Script<FabricRole> = Script::new("machines/plan", include_str!("../scripts/plan.lua"));
 static APPLIED: Script<FabricRole> = Script::new("machines/applied", include_str!("../scripts/applied.lua"));
 
 /// The scripts of this file.
 #[cfg(test)]
-pub(super) const SCRIPTS: [&Script<FabricRole>; 5] = [&APPLY, &SWITCH, &RETIRE, &FORGET, &APPLIED];
+pub(super) const SCRIPTS: [&Script<FabricRole>; 6] = [&APPLY, &SWITCH, &RETIRE, &FORGET, &PLAN, &APPLIED];
 
 /// The result of [`Versions::start_apply`].
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -24,7 +25,12 @@ pub(crate) enum Started {
     Changed,
     /// Another change is under way.
     Busy,
+    /// Memory is short, and the client uses most of it.
+    MemoryShort,
 }
+
+/// Maximum number of plans of a client. Each may have a definition of the largest size.
+const MAX_PLANS: usize = 16;
 
 /// A change of definition that is under way.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -46,16 +52,17 @@ impl Versions {
         self.0.count()
     }
 
-    /// Begins a change from the version `base` to the JSON `definition` of a machine.
+    /// Begins a change from the version `base` to the JSON `definition` of a machine. Its bytes count for the client.
     pub(crate) async fn start_apply(
         &self,
         machine: &Machine,
         base: u64,
         mark: &str,
-        definition: &str,
+        (client, definition): (&str, &str),
         map: &str,
     ) -> Result<Started, Error> {
         let (keys, name) = (self.0.keys(0), machine.name());
+        let bus = keys::bus::bus(self.0.tag(0));
         let reply: Vec<Value> = APPLY
             .call()
             .key(&keys.current(name))
@@ -64,12 +71,16 @@ impl Versions {
             .key(&keys.seen())
             .key(&keys.versions(name))
             .key(&keys.retired())
+            .key(&bus.objects_state())
+            .key(&bus.environments())
+            .key(&keys.definition_bytes(name))
             .arg(name)
             .arg(base)
             .arg(mark)
             .arg(definition)
             .arg(machine.hash())
             .arg(map)
+            .arg(client)
             .run(self.0.redis(0))
             .await?;
         let mut items = reply.into_iter();
@@ -78,6 +89,7 @@ impl Versions {
         Ok(match (word.as_deref(), number) {
             (Some("started"), Some(version)) => Started::As(version),
             (Some("busy"), _) => Started::Busy,
+            (Some("full"), _) => Started::MemoryShort,
             _ => Started::Changed,
         })
     }
@@ -107,20 +119,24 @@ impl Versions {
         &self,
         shard: usize,
         machine: &str,
-        (version, definition, has_inputs): (u64, &str, bool),
+        (version, has_inputs): (u64, bool),
+        (client, definition): (&str, &str),
     ) -> Result<u64, Error> {
-        let keys = self.0.keys(shard);
+        let (keys, bus) = (self.0.keys(shard), keys::bus::bus(self.0.tag(shard)));
         SWITCH
             .call()
             .key(&keys.current(machine))
             .key(&keys.versions(machine))
             .key(&keys.inputs())
-            .key(&keys::bus::bus(self.0.tag(shard)).last_event_id())
+            .key(&bus.last_event_id())
             .key(&keys.retired())
+            .key(&bus.environments())
+            .key(&keys.definition_bytes(machine))
             .arg(version)
             .arg(definition)
             .arg(machine)
             .arg(u8::from(has_inputs))
+            .arg(client)
             .run(self.0.redis(shard))
             .await
     }
@@ -170,6 +186,7 @@ impl Versions {
                 .key(&keys.versions(machine))
                 .key(&keys.recounts())
                 .key(&keys::bus::bus(self.0.tag(shard)).environments())
+                .key(&keys.definition_bytes(machine))
                 .arg(machine)
                 .arg(format!("machine:{machine}"))
                 .run::<u64>(self.0.redis(shard))
@@ -231,16 +248,17 @@ impl Versions {
         self.0.redis(0).command("SISMEMBER").key(&self.0.keys(0).seen()).arg(digest).query().await
     }
 
-    /// Stores a plan that expires.
+    /// Stores a plan that expires, instead of the client's oldest one if it has many.
     pub(crate) async fn keep_plan(
         &self,
-        machine: &str,
-        plan: &str,
+        (machine, plan): (&str, &str),
+        client: &str,
         text: &str,
         seconds: u64,
     ) -> Result<(), Error> {
-        let key = self.0.keys(0).plan(machine, plan);
-        self.0.redis(0).command("SET").key(&key).arg(text).arg("EX").arg(seconds).run().await
+        let keys = self.0.keys(0);
+        let call = PLAN.call().key(&keys.plan(machine, plan)).key(&keys.plans(client));
+        call.arg(text).arg(seconds).arg(MAX_PLANS).run::<u64>(self.0.redis(0)).await.map(drop)
     }
 
     /// A plan that has not expired.

@@ -96,7 +96,7 @@ async fn an_interrupted_apply_is_finished_by_another_pacemaker() {
             .unwrap();
         let text = dying.versions.version(0, M, 2).await.unwrap().unwrap();
         if killed_after > 0 {
-            assert_eq!(dying.versions.switch(0, M, (2, &text, false)).await.unwrap(), 2);
+            assert_eq!(dying.versions.switch(0, M, (2, false), ("root", &text)).await.unwrap(), 2);
         }
         if killed_after > 1 {
             for n in 0..killed_after * 5 {
@@ -119,7 +119,7 @@ async fn an_interrupted_apply_is_finished_by_another_pacemaker() {
         }
         assert!(finisher.versions.applying().await.unwrap().is_empty());
         // A late repetition of a step does no harm.
-        assert_eq!(dying.versions.switch(0, M, (1, &text, false)).await.unwrap(), 2);
+        assert_eq!(dying.versions.switch(0, M, (1, false), ("root", &text)).await.unwrap(), 2);
         dying.versions.end_apply(&under_way).await.unwrap();
     }
 }

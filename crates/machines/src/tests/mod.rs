@@ -5,6 +5,7 @@
 mod acting;
 mod applying;
 mod checking;
+mod definitions;
 mod faults;
 mod feeds;
 mod flow;

@@ -575,7 +575,7 @@ async fn a_pacemaker_that_was_paused_does_not_bring_a_deleted_machine_back() {
     world.machines.tasks.delete_machine(M, ("ada", "@ada"), None).await.unwrap();
     world.work_off().await;
     for shard in 0..2 {
-        assert_eq!(paused.versions.switch(shard, M, (2, &version, false)).await.unwrap(), 0);
+        assert_eq!(paused.versions.switch(shard, M, (2, false), ("root", &version)).await.unwrap(), 0);
         assert_eq!(paused.versions.version(shard, M, 2).await.unwrap(), None);
     }
     assert!(matches!(world.another().definitions.current(M).await, Err(Error::NoSuchMachine)));

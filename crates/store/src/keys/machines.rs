@@ -75,6 +75,10 @@ keys! {
         versions(machine: &str) = "machine:{machine}:versions", "hash", "no expiry";
         /// STRING: a plan and its inputs. In the first shard.
         plan(machine: &str, plan: &str) = "machine:{machine}:plan:{plan}", "string", "an hour";
+        /// ZSET: the keys of a client's plans, by when they were made. In the first shard.
+        plans(client: &str) = "plans:{client}", "zset", "an hour after the last plan";
+        /// HASH: client → the bytes of its definitions of the machine in this shard.
+        definition_bytes(machine: &str) = "machine:{machine}:definitions", "hash", "while the machine exists";
         /// HASH: machine → a change of definition that is not in every shard yet. In the first shard.
         applying() = "machine:applying", "hash", "until every shard has the version";
         /// ZSET: the machines, by name. In the first shard.

@@ -54,18 +54,19 @@ async fn plan(
         .map_err(|_| Problem::unprocessable("invalid_definition", "the definition is not UTF-8"))?;
     let secrets = app.machines.secrets.names(&name).await?;
     let slot = app.limits.computations.take(&caller)?;
+    let client = caller.bus_client().into_owned();
     // In a task of its own: if the client goes away, the place is taken until the computation has ended.
     let planned = tokio::spawn(async move {
         let _slot = slot;
-        compute_plan(&app, name, source, secrets).await
+        compute_plan(&app, &client, (name, source), secrets).await
     });
     planned.await.unwrap_or_else(|panicked| std::panic::resume_unwind(panicked.into_panic()))
 }
 
 async fn compute_plan(
     app: &App,
-    name: String,
-    source: String,
+    client: &str,
+    (name, source): (String, String),
     secrets: definition::SecretNames,
 ) -> Result<Answer<Plan>, Problem> {
     let machine = name.clone();
@@ -100,7 +101,7 @@ async fn compute_plan(
     }
     let preview = app.machines.inspector.planner.preview(old.as_ref(), &machine).await?;
     let plan = format!("{:016x}", rand::rng().random::<u64>());
-    definitions.keep_plan(&name, &plan, base, machine.source()).await?;
+    definitions.keep_plan((&name, &plan), client, (base, machine.source())).await?;
     Ok(Answer(Plan { plan, warnings, version: base, ..preview }))
 }
 
@@ -114,7 +115,7 @@ async fn compute_plan(
     responses((status = 200, body = Applied),
     (status = "default", description = "404 unknown_plan | 403 scope_missing, host_not_allowed, environment_missing, \
         confined_token, version_type_not_allowed, machine_not_allowed | 409 definition_changed, apply_under_way, machine_being_deleted | 422 unmapped_state, \
-        invalid_map")))]
+        invalid_map | 429 token_limit_reached")))]
 async fn apply(
     OfMachine { 0: caller, .. }: OfMachine<ManageMachines>,
     State(app): State<App>,

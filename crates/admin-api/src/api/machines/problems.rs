@@ -48,6 +48,13 @@ impl From<Error> for Problem {
             Error::BadMap(_) => Self::unprocessable("invalid_map", text),
             Error::Contended => Self::unavailable("busy", text),
             Error::Away => Self::unavailable("fabric_unavailable", text),
+            Error::TooManyDefinitions => Self::new(
+                StatusCode::TOO_MANY_REQUESTS,
+                "token_limit_reached",
+                "The fabric has little memory left, and this client uses most of it, with definitions of state machines or with \
+                 idempotency keys. Delete machines that are not needed, or raise the memory of the fabric.",
+            )
+            .retry_after(10),
             Error::Refused(Refusal::MemoryShort) => Self::new(
                 StatusCode::TOO_MANY_REQUESTS,
                 "label_limit_reached",
