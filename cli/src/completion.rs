@@ -315,7 +315,7 @@ mod tests {
         assert_eq!(names("routes list --host "), plain("/hosts hostname"));
         assert_eq!(names("routes list --host=a"), Some(("/hosts hostname".to_owned(), "--host=".to_owned())));
         assert_eq!(names("hosts split a.test --context "), plain("Contexts"));
-        assert_eq!(names("queues pause mail "), plain("/queues/mail/facets?limit=1000 environment"));
+        assert_eq!(names("queues pause mail "), plain("/queues/mail/tenants?limit=1000 tenant"));
         assert_eq!(names("queues pull mail "), plain("/queues name"));
         assert_eq!(names("labels show "), plain("/state-machines name"));
         assert_eq!(names("labels show orders "), plain("/state-machines/orders/labels?limit=1000 name"));

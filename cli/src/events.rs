@@ -43,13 +43,13 @@ pub(crate) struct Tail {
     /// Only events of this topic
     #[arg(long)]
     topic: Option<String>,
-    /// Only events of this environment
+    /// Only events of this tenant
     #[arg(long)]
-    environment: Option<String>,
+    tenant: Option<String>,
     /// Only events of this object
     #[arg(long)]
     object: Option<String>,
-    /// Only events whose environment:type:topic matches this regular expression completely
+    /// Only events whose tenant:type:topic matches this regular expression completely
     #[arg(long, value_name = "REGEX")]
     pattern: Option<String>,
     /// Continue after the message with this ID, as printed with --json
@@ -73,14 +73,14 @@ pub(crate) struct Publish {
     /// Object, which is the ordering key
     #[arg(long)]
     object: Option<String>,
-    /// Environment (tenant); queues are fair between environments
+    /// Tenant; queues are fair between tenants
     #[arg(long)]
-    environment: Option<String>,
+    tenant: Option<String>,
     /// Data, as JSON
     #[arg(long, value_name = "JSON", value_parser = input::flag_json)]
     data: Option<Value>,
     /// File with one JSON event per line; `-` is standard input
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["kind", "about", "object", "environment", "data"])]
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["kind", "about", "object", "tenant", "data"])]
     file: Option<PathBuf>,
 }
 
@@ -100,12 +100,8 @@ pub(crate) async fn run(command: Command, remote: &Remote) -> Result<(), Failure
 
 async fn tail(args: Tail, remote: &Remote) -> Result<(), Failure> {
     let client = remote.client()?;
-    let query = [
-        ("topic", args.topic),
-        ("environment", args.environment),
-        ("object", args.object),
-        ("pattern", args.pattern),
-    ];
+    let query =
+        [("topic", args.topic), ("tenant", args.tenant), ("object", args.object), ("pattern", args.pattern)];
     let (path, mut last, mut seen) = (with_query("/events", &query), args.after, 0);
     loop {
         let mut stream = client.stream(&with_query(&path, &[("last_event_id", &last)])).await?;
@@ -152,8 +148,8 @@ async fn publish(args: Publish, remote: &Remote) -> Result<(), Failure> {
     let events = match (&args.file, args.kind, args.about) {
         (Some(file), _, _) => read(file)?,
         (None, Some(kind), Some(url)) => {
-            let Publish { object, environment, data, .. } = args;
-            vec![NewEvent { kind, url, object, environment, timestamp: None, data }]
+            let Publish { object, tenant, data, .. } = args;
+            vec![NewEvent { kind, url, object, tenant, timestamp: None, data }]
         }
         // clap requires them.
         _ => return Err(Failure::configuration("name TYPE and ABOUT, or --file")),

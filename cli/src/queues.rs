@@ -10,8 +10,8 @@ use serde_json::{Value, json};
 use signalbox_client::{
     Client,
     queues::{
-        DeadLetter, DeadPage, Extend, Facet, FacetPage, FacetPatch, Gap, Gaps, MessagePage, MessageState,
-        Nack, Peek, Peeked, Purge, Queue, QueueList, Receipts, Redrive, StoredMessage,
+        DeadLetter, DeadPage, Extend, Gap, Gaps, MessagePage, MessageState, Nack, Peek, Peeked, Purge, Queue,
+        QueueList, Receipts, Redrive, StoredMessage, Tenant, TenantPage, TenantPatch,
     },
     segment, with_query,
 };
@@ -47,7 +47,7 @@ pub(crate) enum Command {
     /// Delete a queue and its messages
     #[command(visible_alias = "rm", alias = "delete")]
     Remove(Confirmed),
-    /// Show an environment of a queue, or set its weight or limits
+    /// Show a tenant of a queue, or set its weight or limits
     Tenant {
         #[command(flatten)]
         tenant: OneTenant,
@@ -61,16 +61,16 @@ pub(crate) enum Command {
         #[arg(long, value_name = "COUNT")]
         rate: Option<f64>,
     },
-    /// Pause the delivery of an environment's messages
+    /// Pause the delivery of a tenant's messages
     Pause(OneTenant),
-    /// Resume the delivery of an environment's messages
+    /// Resume the delivery of a tenant's messages
     Resume(OneTenant),
-    /// List a queue's environments by depth, with age and dwell time
-    Facets(Rows),
+    /// List a queue's tenants by depth, with age and dwell time
+    Tenants(Rows),
     /// Publish a message to the queues whose patterns match
     Publish {
-        /// Environment (tenant) of the message
-        environment: String,
+        /// Tenant of the message
+        tenant: String,
         /// Type of the message
         #[arg(value_name = "TYPE")]
         kind: String,
@@ -87,9 +87,9 @@ pub(crate) enum Command {
     Peek {
         /// Queue
         queue: String,
-        /// Only messages of this environment
+        /// Only messages of this tenant
         #[arg(long)]
-        environment: Option<String>,
+        tenant: Option<String>,
         /// Maximum number of messages
         #[arg(long, default_value_t = 10)]
         max: usize,
@@ -120,13 +120,13 @@ pub(crate) enum Command {
     Purge {
         /// Queue
         queue: String,
-        /// Only messages of this environment
+        /// Only messages of this tenant
         #[arg(long)]
-        environment: Option<String>,
+        tenant: Option<String>,
         #[command(flatten)]
         sure: Sure,
     },
-    /// Drop all messages of an environment, in flight or not
+    /// Drop all messages of a tenant, in flight or not
     DropTenant {
         #[command(flatten)]
         tenant: OneTenant,
@@ -139,9 +139,9 @@ pub(crate) enum Command {
     Redrive {
         /// Queue
         queue: String,
-        /// Only messages of this environment
+        /// Only messages of this tenant
         #[arg(long)]
-        environment: Option<String>,
+        tenant: Option<String>,
         /// Only this message; may be repeated
         #[arg(long = "id", value_name = "ID")]
         ids: Vec<u64>,
@@ -153,9 +153,9 @@ pub(crate) enum Command {
     DropDead {
         /// Queue
         queue: String,
-        /// Only messages of this environment
+        /// Only messages of this tenant
         #[arg(long)]
-        environment: Option<String>,
+        tenant: Option<String>,
         /// Only this message
         #[arg(long)]
         id: Option<u64>,
@@ -169,9 +169,9 @@ pub(crate) enum Command {
         /// State of the messages
         #[arg(long, value_enum)]
         state: State,
-        /// Only messages of this environment
+        /// Only messages of this tenant
         #[arg(long)]
-        environment: Option<String>,
+        tenant: Option<String>,
         #[command(flatten)]
         listing: Listing,
     },
@@ -204,15 +204,15 @@ pub(crate) struct OneMessage {
     queue: String,
     /// Message
     id: u64,
-    /// Environment of the message
+    /// Tenant of the message
     #[arg(long)]
-    environment: Option<String>,
+    tenant: Option<String>,
 }
 
 impl OneMessage {
     fn path(&self, below: &str) -> String {
         let path = path(&self.queue, &format!("/messages/{}{below}", self.id));
-        with_query(&path, &[("environment", &self.environment)])
+        with_query(&path, &[("tenant", &self.tenant)])
     }
 }
 
@@ -220,20 +220,20 @@ impl OneMessage {
 pub(crate) struct OneTenant {
     /// Queue
     queue: String,
-    /// Environment
-    environment: String,
+    /// Tenant
+    tenant: String,
 }
 
 impl OneTenant {
     fn path(&self) -> String {
-        path(&self.queue, &format!("/facets/{}", segment(&self.environment)))
+        path(&self.queue, &format!("/tenants/{}", segment(&self.tenant)))
     }
 
-    async fn set(&self, remote: &Remote, patch: &FacetPatch) -> Result<(), Failure> {
-        let facet: Facet = remote.client()?.send("PATCH", &self.path(), patch).await?;
-        remote.show(&facet, |facet| {
-            let state = if facet.paused { "paused" } else { "active" };
-            out!("{} of {} is {state}, weight {}", facet.environment, self.queue, facet.weight);
+    async fn set(&self, remote: &Remote, patch: &TenantPatch) -> Result<(), Failure> {
+        let tenant: Tenant = remote.client()?.send("PATCH", &self.path(), patch).await?;
+        remote.show(&tenant, |tenant| {
+            let state = if tenant.paused { "paused" } else { "active" };
+            out!("{} of {} is {state}, weight {}", tenant.tenant, self.queue, tenant.weight);
         })
     }
 }
@@ -265,19 +265,18 @@ pub(crate) async fn run(command: Command, remote: &Remote) -> Result<(), Failure
         Command::Show { queue } => remote.document(&path(&queue, "")).await,
         Command::Create(args) => definition::create(*args, remote).await,
         Command::Set(args) => definition::change(*args, remote).await,
-        Command::Publish { environment, kind, name, payload, delay } => {
-            let mut message =
-                json!({"environment": environment, "type": kind, "name": name, "payload": payload});
+        Command::Publish { tenant, kind, name, payload, delay } => {
+            let mut message = json!({"tenant": tenant, "type": kind, "name": name, "payload": payload});
             if let Some(delay) = delay {
                 message["delay_seconds"] = json!(delay.as_secs_f64());
             }
             let done = |answer: &Value| format!("published {}", answer["id"]);
             remote.change("POST", "/messages", Some(&message), done).await
         }
-        Command::DropTenant { tenant, sure } => {
-            let OneTenant { queue, environment } = &tenant;
-            sure.confirm(&format!("drop all messages of {environment} in {queue}, also those in flight"))?;
-            remote.change("DELETE", &tenant.path(), None, counted("messages dropped")).await
+        Command::DropTenant { tenant: one, sure } => {
+            let OneTenant { queue, tenant } = &one;
+            sure.confirm(&format!("drop all messages of {tenant} in {queue}, also those in flight"))?;
+            remote.change("DELETE", &one.path(), None, counted("messages dropped")).await
         }
         Command::DropGaps(Confirmed { queue, sure }) => {
             sure.confirm(&format!("delete the record of messages that {queue} has dropped"))?;
@@ -289,9 +288,9 @@ pub(crate) async fn run(command: Command, remote: &Remote) -> Result<(), Failure
             remote.call("DELETE", &path(&queue, ""), None).await?;
             remote.done(&json!({"removed": true}), &format!("{queue} deleted"))
         }
-        Command::Facets(args) => facets(args, remote).await,
-        Command::Peek { queue, environment, max } => {
-            let body = Peek { environment, max: Some(max) };
+        Command::Tenants(args) => tenants(args, remote).await,
+        Command::Peek { queue, tenant, max } => {
+            let body = Peek { tenant, max: Some(max) };
             let peeked: Peeked<Value> = remote.client()?.send("POST", &path(&queue, "/peek"), &body).await?;
             remote.show(&peeked.messages, |messages| leases::list(messages))
         }
@@ -310,12 +309,12 @@ pub(crate) async fn run(command: Command, remote: &Remote) -> Result<(), Failure
         Command::Reject(Leased { queue, receipts }) => {
             leases::settle(remote, &queue, "reject", &Receipts { receipts }).await
         }
-        Command::Purge { queue, environment, sure } => {
-            match &environment {
+        Command::Purge { queue, tenant, sure } => {
+            match &tenant {
                 Some(one) => sure.confirm(&format!("drop the waiting messages of {one} in {queue}"))?,
                 None => sure.confirm_name(&format!("drop all waiting messages of {queue}"), &queue)?,
             }
-            let body = json!(Purge { environment });
+            let body = json!(Purge { tenant });
             remote.change("POST", &path(&queue, "/purge"), Some(&body), counted("messages dropped")).await
         }
         Command::Dead(Rows { queue, listing }) => {
@@ -325,26 +324,26 @@ pub(crate) async fn run(command: Command, remote: &Remote) -> Result<(), Failure
             };
             listing.list_first(remote, read, DEAD, dead_row).await
         }
-        Command::Redrive { queue, environment, ids, rate } => {
+        Command::Redrive { queue, tenant, ids, rate } => {
             let ids = Some(ids).filter(|ids| !ids.is_empty());
-            let which = json!(Redrive { environment, ids, rate_per_second: rate });
+            let which = json!(Redrive { tenant, ids, rate_per_second: rate });
             let done = counted("messages returned to the queue");
             remote.change("POST", &path(&queue, "/dead/redrive"), Some(&which), done).await
         }
-        Command::DropDead { queue, environment, id, sure } => {
+        Command::DropDead { queue, tenant, id, sure } => {
             let which =
                 id.map_or_else(|| "all dead letters".to_owned(), |id| format!("the dead letter {id}"));
-            let whose = environment.as_ref().map(|one| format!("{one} in ")).unwrap_or_default();
+            let whose = tenant.as_ref().map(|one| format!("{one} in ")).unwrap_or_default();
             sure.confirm(&format!("delete {which} of {whose}{queue}"))?;
             let id = id.map(|id| id.to_string());
-            let path = with_query(&path(&queue, "/dead"), &[("environment", environment), ("id", id)]);
+            let path = with_query(&path(&queue, "/dead"), &[("tenant", tenant), ("id", id)]);
             remote.change("DELETE", &path, None, counted("dead letters dropped")).await
         }
         Command::Tenant { tenant, weight: None, in_flight_limit: None, rate: None } => {
             remote.document(&tenant.path()).await
         }
         Command::Tenant { tenant, weight, in_flight_limit, rate } => {
-            let patch = FacetPatch {
+            let patch = TenantPatch {
                 weight: weight.map(Some),
                 paused: None,
                 in_flight_limit: in_flight_limit.map(Some),
@@ -353,18 +352,18 @@ pub(crate) async fn run(command: Command, remote: &Remote) -> Result<(), Failure
             tenant.set(remote, &patch).await
         }
         Command::Pause(tenant) => {
-            tenant.set(remote, &FacetPatch { paused: Some(true), ..FacetPatch::default() }).await
+            tenant.set(remote, &TenantPatch { paused: Some(true), ..TenantPatch::default() }).await
         }
         Command::Resume(tenant) => {
-            tenant.set(remote, &FacetPatch { paused: Some(false), ..FacetPatch::default() }).await
+            tenant.set(remote, &TenantPatch { paused: Some(false), ..TenantPatch::default() }).await
         }
-        Command::Messages { queue, state, environment, listing } => {
+        Command::Messages { queue, state, tenant, listing } => {
             let state = match state {
                 State::Delayed => MessageState::Delayed,
                 State::InFlight => MessageState::InFlight,
             };
             let state = json!(state);
-            let query = [("state", state.as_str()), ("environment", environment.as_deref())];
+            let query = [("state", state.as_str()), ("tenant", tenant.as_deref())];
             let path = with_query(&path(&queue, "/messages"), &query);
             let read = async |client: Client, most| {
                 let split = |page: MessagePage<Message>| (page.messages, page.next);
@@ -386,7 +385,7 @@ pub(crate) async fn run(command: Command, remote: &Remote) -> Result<(), Failure
             remote.change("POST", &message.path("/redrive"), None, done).await
         }
         Command::Gaps(Rows { queue, listing }) => {
-            let heads = ["ENVIRONMENT", "MESSAGES", "FIRST", "LAST", "DROPPED"];
+            let heads = ["TENANT", "MESSAGES", "FIRST", "LAST", "DROPPED"];
             let read = async |client: Client| Ok(client.get::<Gaps>(&path(&queue, "/gaps")).await?.gaps);
             listing.list(remote, read, heads, gap_row).await
         }
@@ -398,30 +397,30 @@ fn path(queue: &str, below: &str) -> String {
 }
 
 fn gap_row(gap: &Gap) -> [Cell; 5] {
-    let environment = gap.environment.as_deref().unwrap_or("(others)");
-    cells![environment, gap.messages, gap.first, gap.last, gap.dropped_at]
+    let tenant = gap.tenant.as_deref().unwrap_or("(others)");
+    cells![tenant, gap.messages, gap.first, gap.last, gap.dropped_at]
 }
 
-const DEAD: [&str; 7] = ["ID", "ENVIRONMENT", "TYPE", "NAME", "DIED", "REASON", "+PAYLOAD"];
+const DEAD: [&str; 7] = ["ID", "TENANT", "TYPE", "NAME", "DIED", "REASON", "+PAYLOAD"];
 
 fn dead_row(letter: &DeadLetter<Message>) -> [Cell; 7] {
-    let [id, environment, kind, name, payload] = message_cells(letter.message.as_ref());
-    cells![id, environment, kind, name, letter.died_at, letter.reason, payload]
+    let [id, tenant, kind, name, payload] = message_cells(letter.message.as_ref());
+    cells![id, tenant, kind, name, letter.died_at, letter.reason, payload]
 }
 
-const MESSAGES: [&str; 7] = ["ID", "ENVIRONMENT", "TYPE", "NAME", "UNTIL", "ATTEMPT", "+PAYLOAD"];
+const MESSAGES: [&str; 7] = ["ID", "TENANT", "TYPE", "NAME", "UNTIL", "ATTEMPT", "+PAYLOAD"];
 
 fn message_row(stored: &StoredMessage<Message>) -> [Cell; 7] {
-    let [id, environment, kind, name, payload] = message_cells(stored.message.as_ref());
+    let [id, tenant, kind, name, payload] = message_cells(stored.message.as_ref());
     let attempt = stored.message.as_ref().map(|message| message.attempt);
-    cells![id, environment, kind, name, stored.until, attempt, payload]
+    cells![id, tenant, kind, name, stored.until, attempt, payload]
 }
 
-/// ID, environment, type, name and payload.
+/// ID, tenant, type, name and payload.
 fn message_cells(message: Option<&Message>) -> [Cell; 5] {
     let Some(message) = message else { return std::array::from_fn(|_| "-".cell()) };
     let payload = message.payload.as_ref().map(Value::to_string);
-    cells![message.id, message.environment, message.kind, message.name, payload]
+    cells![message.id, message.tenant, message.kind, message.name, payload]
 }
 
 fn row(queue: &Queue) -> [Cell; 6] {
@@ -429,27 +428,27 @@ fn row(queue: &Queue) -> [Cell; 6] {
     cells![queue.name, queue.pattern, messages.waiting, messages.in_flight, messages.delayed, messages.dead]
 }
 
-const FACETS: [&str; 8] =
-    ["ENVIRONMENT", "STATE", "WEIGHT", "WAITING", "IN FLIGHT", "DELAYED", "OLDEST", "DWELL"];
+const TENANTS: [&str; 8] =
+    ["TENANT", "STATE", "WEIGHT", "WAITING", "IN FLIGHT", "DELAYED", "OLDEST", "DWELL"];
 
-async fn facets(Rows { queue, listing }: Rows, remote: &Remote) -> Result<(), Failure> {
+async fn tenants(Rows { queue, listing }: Rows, remote: &Remote) -> Result<(), Failure> {
     let read = async |client: Client| {
-        let split = |page: FacetPage| (page.facets, page.next);
-        let mut facets = client.list(&path(&queue, "/facets"), usize::MAX, split).await?;
-        facets.sort_by(|a, b| b.waiting.cmp(&a.waiting).then_with(|| a.environment.cmp(&b.environment)));
-        Ok(facets)
+        let split = |page: TenantPage| (page.tenants, page.next);
+        let mut tenants = client.list(&path(&queue, "/tenants"), usize::MAX, split).await?;
+        tenants.sort_by(|a, b| b.waiting.cmp(&a.waiting).then_with(|| a.tenant.cmp(&b.tenant)));
+        Ok(tenants)
     };
-    let row = |facet: &Facet| {
+    let row = |tenant: &Tenant| {
         cells![
-            facet.environment,
-            if facet.paused { "paused" } else { "active" },
-            facet.weight,
-            facet.waiting,
-            facet.in_flight,
-            facet.delayed,
-            facet.oldest_age_ms.map(Cell::ago),
-            facet.dwell_ms.map(terminal::span),
+            tenant.tenant,
+            if tenant.paused { "paused" } else { "active" },
+            tenant.weight,
+            tenant.waiting,
+            tenant.in_flight,
+            tenant.delayed,
+            tenant.oldest_age_ms.map(Cell::ago),
+            tenant.dwell_ms.map(terminal::span),
         ]
     };
-    listing.list(remote, read, FACETS, row).await
+    listing.list(remote, read, TENANTS, row).await
 }

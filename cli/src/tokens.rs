@@ -56,9 +56,9 @@ pub(crate) struct Create {
     /// Confine the token to this host name (or *.name); can be repeated
     #[arg(long, value_name = "NAME")]
     host: Option<Vec<String>>,
-    /// Confine the token to this environment; can be repeated
+    /// Confine the token to this tenant; can be repeated
     #[arg(long, value_name = "NAME")]
-    environment: Option<Vec<String>>,
+    tenant: Option<Vec<String>>,
     /// Confine the token to this state machine; can be repeated
     #[arg(long, value_name = "NAME")]
     machine: Option<Vec<String>>,
@@ -77,13 +77,13 @@ pub(crate) async fn run(command: Command, remote: &Remote) -> Result<(), Failure
         Command::List(listing) => {
             listing.list(remote, async |client| Ok(tokens(&client).await?), HEADS, row).await
         }
-        Command::Create(Create { name, scope, host, environment, machine, version_type, expires }) => {
+        Command::Create(Create { name, scope, host, tenant, machine, version_type, expires }) => {
             let new = NewToken {
                 name,
                 // The parser accepts nothing but names of scopes.
                 scopes: scope.iter().filter_map(|name| Scope::from_word(name)).collect(),
                 hosts: host,
-                environments: environment,
+                tenants: tenant,
                 machines: machine,
                 version_types: version_type,
                 expires_at: expires,
@@ -119,7 +119,7 @@ const HEADS: [&str; 9] = [
     "TOKEN",
     "SCOPES",
     "HOSTS",
-    "ENVIRONMENTS",
+    "TENANTS",
     "MACHINES",
     "VERSION TYPES",
     "EXPIRES",
@@ -133,7 +133,7 @@ fn row(token: &Token) -> [Cell; 9] {
         token.name,
         terminal::list(&token.scopes),
         token.hosts,
-        token.environments,
+        token.tenants,
         token.machines,
         token.version_types,
         at(token.expires_at),

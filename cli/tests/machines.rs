@@ -141,8 +141,9 @@ fn a_megabyte_of_states_is_judged_within_limits() {
         )
     };
     let machine = |states: String| format!("state_machines:\n  m:\n    states:\n{states}");
-    let in_a_loop = machine((0..10_000).map(|n| gate(n, &format!("s{}", (n + 1) % 10_000))).collect());
-    let nowhere = machine((0..10_000).map(|n| gate(n, &format!("t{n}"))).collect());
+    let in_a_loop =
+        |count: usize| machine((0..count).map(|n| gate(n, &format!("s{}", (n + 1) % count))).collect());
+    let nowhere = machine((0..1_000).map(|n| gate(n, &format!("t{n}"))).collect());
     let values: String = (0..30_000).map(|n| format!("{{value: {n}, state: end}}, ")).collect();
     let mapped = machine(format!(
         "    - {{gate: a, exit_condition: metadata.x, triggers: [{{metadata: x}}], next: {{type: context, path: metadata.y, \
@@ -154,7 +155,8 @@ fn a_megabyte_of_states_is_judged_within_limits() {
         (0..5_000).map(|n| gate(n, &format!("s{}", (n + 1) % 5_000))).collect::<String>()
     );
     for (name, yaml, code, says) in [
-        ("loop", in_a_loop, 0, "1 loop"),
+        ("loop", in_a_loop(1_000), 0, "1 loop"),
+        ("too many", in_a_loop(10_000), 65, "a state machine can have at most 1000 states, not 10000"),
         ("nowhere", nowhere, 65, "unknown state `t0`"),
         ("mapped", mapped, 0, ""),
         ("fed", fed, 65, "`feeds` must have between 0 and 100 entries"),

@@ -52,6 +52,8 @@ end
 -- Trailers only: one header frame that ends the stream (the gRPC protocol over HTTP/2).
 local function grpc(status, detail)
     ngx.status = 200
+    -- The log has the status that this means: otherwise a host without a working instance would seem to be healthy.
+    var.edge_answered = status
     ngx.header["Content-Type"] = "application/grpc"
     ngx.header["grpc-status"] = GRPC_STATUS[status] or status < 500 and INVALID_ARGUMENT or UNAVAILABLE
     ngx.header["grpc-message"] = detail

@@ -45,7 +45,7 @@ async function byKeyboard(page) {
     await page.locator("dialog[open]").waitFor();
     await page.keyboard.press("Enter");
     await noticed(page, "Paused tenant-0.");
-    check((await api("GET", "/queues/furnished/facets/tenant-0")).paused, "the environment is paused");
+    check((await api("GET", "/queues/furnished/tenants/tenant-0")).paused, "the tenant is paused");
 }
 
 // Each page can be read; a form that would do nothing is hidden, and a search works.

@@ -44,7 +44,7 @@ const near = (a, b, tolerance, what) => check(Math.abs(a - b) <= tolerance, `${w
 async function queue(page) {
     await api("PUT", "/queues/drawn", { pattern: ".*:drawn:.*" });
     const publish = (count) =>
-        api("POST", "/messages", Array.from({ length: count }, (_, n) => ({ environment: `t${n % 3}`, type: "drawn", name: `m${n}` })));
+        api("POST", "/messages", Array.from({ length: count }, (_, n) => ({ tenant: `t${n % 3}`, type: "drawn", name: `m${n}` })));
     await publish(5);
     await go(page, "/dashboard/queues?name=drawn");
     // The rates begin after the first reading of the queue.
@@ -60,8 +60,8 @@ async function queue(page) {
     near(counted(rates, 1), 10, 2, "acknowledged messages");
     const depths = await points(page, "depth");
     check(depths[0].values.join() === "33,2,0" && depths.some(({ values }) => values[0] === 5), JSON.stringify(depths.slice(0, 5)));
-    const { facets } = await api("GET", "/queues/drawn/facets");
-    const oldest = Math.max(...facets.map((facet) => facet.oldest_age_ms ?? 0)) / 1000;
+    const { tenants } = await api("GET", "/queues/drawn/tenants");
+    const oldest = Math.max(...tenants.map((tenant) => tenant.oldest_age_ms ?? 0)) / 1000;
     const [age] = await points(page, "age");
     check(age.values[0] > 0 && age.values[0] <= oldest, `an age of ${age.values[0]} is drawn, the API has ${oldest}`);
 }

@@ -88,11 +88,11 @@ export async function run(page) {
     await act(page, page.locator('form[data-key="resume"]'));
     await page.locator("h1 .badge", { hasText: "paused" }).waitFor({ state: "detached" });
 
-    // A token that is confined to another environment does not see the event.
+    // A token that is confined to another tenant does not see the event.
     const id = (await page.locator('section[aria-labelledby="deliveries"] a[href^="/dashboard/event?"]').first().innerText()).trim();
-    const { token: confined } = await api("POST", "/tokens", { name: "confined", scopes: ["read"], environments: ["elsewhere"] });
+    const { token: confined } = await api("POST", "/tokens", { name: "confined", scopes: ["read"], tenants: ["elsewhere"] });
     const status = async (as) => (await fetch(`${base}/dashboard/event?name=${id}`, { headers: { authorization: `Bearer ${as}` } })).status;
-    check((await status(confined)) === 404, "an event of another environment does not exist for a confined token");
+    check((await status(confined)) === 404, "an event of another tenant does not exist for a confined token");
     check((await status(token)) === 200, "root sees it");
     await api("DELETE", "/tokens/confined");
     receiver.stop();

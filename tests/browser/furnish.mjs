@@ -37,7 +37,7 @@ export async function furnish() {
     });
     await api("PUT", "/hosts/furnished.test", { methods: ["GET"], paths: [{ path: "/api", service: "furnished-2.test" }] });
     await api("PUT", "/queues/furnished", { pattern: ".*:furnished:.*", max_attempts: 1 });
-    const messages = Array.from({ length: 4 }, (_, n) => ({ environment: `tenant-${n % 2}`, type: "furnished", name: "one", payload: { n } }));
+    const messages = Array.from({ length: 4 }, (_, n) => ({ tenant: `tenant-${n % 2}`, type: "furnished", name: "one", payload: { n } }));
     await api("POST", "/messages", messages);
     const { messages: pulled } = await api("POST", "/queues/furnished/pull", { max: 2 });
     await api("POST", "/queues/furnished/nack", { receipts: pulled.map((one) => one.receipt) });
@@ -53,7 +53,7 @@ export async function furnish() {
     await api("POST", "/state-machines/furnished/apply", { plan, map: {} });
     await api("POST", "/state-machines/furnished/labels", { labels: [{ name: "customer-1", metadata: { plan: "gold" } }] });
     await api("POST", "/state-machines/furnished/tasks", { operation: "evaluate", filter: {} });
-    await api("POST", "/tokens", { name: "furnished-token", scopes: ["read"], environments: ["tenant-0"] });
+    await api("POST", "/tokens", { name: "furnished-token", scopes: ["read"], tenants: ["tenant-0"] });
     const { deliveries } = await until("a failed delivery", async () => {
         const log = await api("GET", "/subscriber/deliveries?subscriber=furnished-client");
         return log.deliveries.length ? log : null;
@@ -75,7 +75,7 @@ export async function furnish() {
         certificates: "/dashboard/certificates",
         events: "/dashboard/events",
         event: `/dashboard/event?name=${deliveries[0].first}`,
-        message: `/dashboard/event?name=${letter.id}&queue=furnished&environment=${letter.environment}`,
+        message: `/dashboard/event?name=${letter.id}&queue=furnished&tenant=${letter.tenant}`,
         topics: "/dashboard/topics",
         subscribers: "/dashboard/subscribers",
         subscriber: "/dashboard/subscribers?name=furnished-client",

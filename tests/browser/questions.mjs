@@ -52,7 +52,7 @@ export async function ask(page) {
         "which tenant fills the queue": async () => {
             await menu("Queues");
             await click(page.locator("tbody tr td:first-child a"));
-            await page.locator('section[aria-labelledby="facets"] tbody tr').first().waitFor();
+            await page.locator('section[aria-labelledby="tenants"] tbody tr').first().waitFor();
         },
         "what happened to the label customer-1": async () => {
             await menu("Machines");

@@ -1,4 +1,4 @@
-// Queues: a noisy environment next to a quiet one, and dead letters.
+// Queues: a noisy tenant next to a quiet one, and dead letters.
 
 import { act, api, check, go, noticed, shoot, until } from "./harness.mjs";
 
@@ -10,10 +10,10 @@ async function conflicts(page, row) {
     await weight.locator("input").fill("9");
     await weight.getByRole("button").press("Enter");
     await page.locator("dialog[open]", { hasText: "from 3 to 9" }).waitFor();
-    await api("PATCH", "/queues/mail/facets/8", { weight: 5 });
+    await api("PATCH", "/queues/mail/tenants/8", { weight: 5 });
     await page.locator("#confirm-yes").press("Enter");
     await page.locator("#notices p.bad", { hasText: "weight: 3 → 5" }).waitFor();
-    check((await api("GET", "/queues/mail/facets/8")).weight === 5, "the other change stays");
+    check((await api("GET", "/queues/mail/tenants/8")).weight === 5, "the other change stays");
     check((await weight.locator("input").inputValue()) === "9", "the input stays");
     await act(page, weight);
     await noticed(page, "Changed the weight of 8.");
@@ -37,7 +37,7 @@ async function conflicts(page, row) {
     await row("8").locator(`form[data-key="pause"][data-revision="${revision}"]`).waitFor();
     await act(page, row("8").locator('form[data-key="pause"]'));
     await row("8").locator(".badge", { hasText: "paused" }).waitFor();
-    check((await api("GET", "/queues/mail/facets/8")).paused, "the environment is paused");
+    check((await api("GET", "/queues/mail/tenants/8")).paused, "the tenant is paused");
     await act(page, row("8").locator('form[data-key="pause"]'));
     await row("8").locator(".badge", { hasText: "paused" }).waitFor({ state: "detached" });
 }
@@ -47,22 +47,22 @@ export const expected = ["status of 412"];
 
 export async function run(page) {
     await api("PUT", "/queues/mail", { pattern: "[0-9]+:mail:.*", max_attempts: 1 });
-    const publish = (environment, count) =>
-        api("POST", "/messages", Array.from({ length: count }, (_, n) => ({ environment, type: "mail", name: `m${n}` })));
+    const publish = (tenant, count) =>
+        api("POST", "/messages", Array.from({ length: count }, (_, n) => ({ tenant, type: "mail", name: `m${n}` })));
     await publish("7", 1);
     await go(page, "/dashboard/queues");
     await page.getByRole("link", { name: "mail" }).press("Enter");
-    const row = (name) => page.locator(`section[aria-labelledby="facets"] tr[data-key="${name}"]`);
+    const row = (name) => page.locator(`section[aria-labelledby="tenants"] tr[data-key="${name}"]`);
     await row("7").waitFor();
     await publish("8", 150);
     await row("8").getByText("noisy").waitFor();
     // The history of the queue is read every few seconds.
     await page.locator('#chart-depth[aria-label*="waiting 151"]').waitFor();
     for (const chart of ["rates", "age"]) await page.locator(`#chart-${chart} canvas`).waitFor();
-    check((await row("7").getByText("noisy").count()) === 0, "the quiet environment is not marked");
-    const order = () => page.locator('section[aria-labelledby="facets"] tbody tr td:first-child code').allInnerTexts();
-    check((await order()).join() === "8,7", "the deepest environment is first");
-    await page.getByRole("link", { name: "environment", exact: true }).click();
+    check((await row("7").getByText("noisy").count()) === 0, "the quiet tenant is not marked");
+    const order = () => page.locator('section[aria-labelledby="tenants"] tbody tr td:first-child code').allInnerTexts();
+    check((await order()).join() === "8,7", "the deepest tenant is first");
+    await page.getByRole("link", { name: "tenant", exact: true }).click();
     await row("7").waitFor();
     check((await order()).join() === "7,8", "sorted by name");
 
@@ -99,12 +99,12 @@ export async function run(page) {
     await row("8").locator('input[name="weight"]').fill("3");
     await act(page, row("8").locator('form[data-key="weight"]'));
     await noticed(page, "Changed the weight of 8.");
-    check((await api("GET", "/queues/mail/facets/8")).weight === 3, "the weight is set");
+    check((await api("GET", "/queues/mail/tenants/8")).weight === 3, "the weight is set");
     await conflicts(page, row);
     const next = page.locator('section[aria-labelledby="next"] tbody tr');
     await next.first().locator("summary").press("Enter");
     await next.first().locator("pre", { hasText: "mail" }).waitFor();
     await act(page, row("8").locator('form[data-key="drop"]'));
     await row("8").waitFor({ state: "detached" });
-    check((await api("GET", "/queues/mail/facets")).facets.every((facet) => facet.environment !== "8"), "the environment has no messages");
+    check((await api("GET", "/queues/mail/tenants")).tenants.every((tenant) => tenant.tenant !== "8"), "the tenant has no messages");
 }

@@ -40,7 +40,7 @@ async function fill(app, { hosts, queues, labels }) {
     }
     for (let n = 0; n < queues; n += 1) await api("PUT", `/queues/queue-${String(n).padStart(3, "0")}`, { pattern: `none:none:t${n}` });
     await api("PUT", "/queues/slow_jobs", { pattern: ".*:job:.*" });
-    const messages = Array.from({ length: 120 }, (_, n) => ({ environment: `t${n % 3}`, type: "job", name: `j${n}` }));
+    const messages = Array.from({ length: 120 }, (_, n) => ({ tenant: `t${n % 3}`, type: "job", name: `j${n}` }));
     await api("POST", "/messages", messages);
     const headers = { authorization: `Bearer ${token}`, "content-type": "application/yaml" };
     const planned = await fetch(`${base}/state-machines/onboarding/plan`, { method: "POST", headers, body: machine });

@@ -16,8 +16,7 @@ async fn an_array_above_one_mebibyte_is_accepted_through_the_admin_listener() {
     let system = &bus.system;
     let text = "x".repeat(5_000);
     let event = |n: usize| json!({"type": "update", "url": format!("https://a.example/{n}"), "data": text});
-    let message =
-        |n: usize| json!({"environment": "1", "type": "page", "name": n.to_string(), "payload": text});
+    let message = |n: usize| json!({"tenant": "1", "type": "page", "name": n.to_string(), "payload": text});
     let bodies: [(&str, Vec<Value>); 2] = [
         ("/topics/orders/events", (0..1_000).map(event).collect()),
         ("/messages", (0..1_000).map(message).collect()),

@@ -252,7 +252,7 @@ async fn published_again(fleet: &Fleet, first: usize) -> Response {
             200 => Ok(answer),
             503 => Err(expect_503(&answer)),
             // The shortage of memory is over, and housekeeping has not noticed it yet.
-            429 if answer.json()["code"] == "environment_limit_reached" => Err(answer.text()),
+            429 if answer.json()["code"] == "tenant_limit_reached" => Err(answer.text()),
             _ => panic!("{answer:?}"),
         }
     })

@@ -47,7 +47,7 @@ const METHODS: [&str; 4] = ["GET", "GET", "PUT", "DELETE"];
 /// A run with fewer requests shows nothing.
 const LEAST: u64 = 500;
 
-fn environment(name: &str, default: u64) -> u64 {
+fn tenant(name: &str, default: u64) -> u64 {
     std::env::var(name).map_or(default, |text| text.parse().unwrap_or_else(|_| panic!("{name} is a number")))
 }
 
@@ -283,7 +283,7 @@ const PROVOKED: [&str; 7] = [
 ];
 
 async fn chaos(name: &str, seconds: u64) {
-    let seed = environment("SIGNALBOX_SEED", rand::random());
+    let seed = tenant("SIGNALBOX_SEED", rand::random());
     println!("{name}: SIGNALBOX_SEED={seed} CHAOS_SECONDS={seconds}");
     let dice = |of: u64| StdRng::seed_from_u64(seed.wrapping_add(of));
     let system = System::with(name, |builder| {
@@ -384,11 +384,11 @@ async fn chaos(name: &str, seconds: u64) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn no_request_fails_while_an_instance_is_healthy_under_fault_injection() {
-    chaos("chaos", environment("CHAOS_SECONDS", 40)).await;
+    chaos("chaos", tenant("CHAOS_SECONDS", 40)).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "takes ten minutes, or CHAOS_SECONDS; make soak"]
 async fn soak_no_request_fails_while_an_instance_is_healthy_under_fault_injection() {
-    chaos("chaos-soak", environment("CHAOS_SECONDS", 600)).await;
+    chaos("chaos-soak", tenant("CHAOS_SECONDS", 600)).await;
 }

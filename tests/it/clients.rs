@@ -78,12 +78,12 @@ fn collect(from: impl AsyncRead + Unpin + Send + 'static) -> Arc<Mutex<Vec<Strin
 }
 
 impl Example {
-    fn start(language: Language, task: &str, arguments: &[&str], environment: &[(&str, &str)]) -> Self {
+    fn start(language: Language, task: &str, arguments: &[&str], tenant: &[(&str, &str)]) -> Self {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples/clients").join(language.name);
         let mut child = Command::new(language.interpreter)
             .arg(folder.join(format!("{task}.{}", language.extension)))
             .args(arguments)
-            .envs(environment.iter().copied())
+            .envs(tenant.iter().copied())
             .process_group(0)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
@@ -143,9 +143,9 @@ async fn an_event_whose_response_was_lost_is_published_once_by_every_client() {
             let event = json!({"type": "update", "url": format!("https://shop.example/{topic}/7")});
             let wire = Wire::to(at).await;
             wire.set(Fault::LoseReplies);
-            let environment = [("SIGNALBOX_URL", &*url(wire.address)), ("SIGNALBOX_TOKEN", &*token)];
+            let tenant = [("SIGNALBOX_URL", &*url(wire.address)), ("SIGNALBOX_TOKEN", &*token)];
             let arguments = [&*topic, "order-7-paid", &*event.to_string()];
-            let mut publisher = Example::start(language, "publish", &arguments, &environment);
+            let mut publisher = Example::start(language, "publish", &arguments, &tenant);
             let accepted = stream.next().await.expect("the event").json();
             // The event is accepted, and the connection that would bring the response is reset.
             wire.set(Fault::Cut);
@@ -163,7 +163,7 @@ async fn an_event_whose_response_was_lost_is_published_once_by_every_client() {
             assert_eq!(marker.header("X-Signalbox-Event-Id"), Some(&*third["id"].to_string()));
 
             let arguments = [&*topic, "order-8", r#"{"type":"oops"}"#];
-            let mut publisher = Example::start(language, "publish", &arguments, &environment);
+            let mut publisher = Example::start(language, "publish", &arguments, &tenant);
             assert!(!publisher.end().await.success(), "{} hides an error", language.name);
             eventually("the reason of the rejection", async || {
                 let complained = publisher.complained();
@@ -325,11 +325,12 @@ async fn every_worker_holds_its_leases_works_in_parallel_and_returns_what_failed
                 Answer::After(Duration::from_secs(6), Box::new(Answer::status("200 OK")))
             })
             .await;
-            let message = |payload: &str| json!({"environment": queue, "type": "email", "name": "send", "payload": payload});
+            let message =
+                |payload: &str| json!({"tenant": queue, "type": "email", "name": "send", "payload": payload});
             let messages = json!([message("one"), message("two"), message("fails once")]);
             let sent = bus.root("POST", "/messages", Some(&messages)).await.json();
-            let environment = [("SIGNALBOX_URL", &*url(system.admin)), ("SIGNALBOX_TOKEN", &*system.token)];
-            let mut worker = Example::start(language, "worker", &[queue, &target.url(), "3"], &environment);
+            let tenant = [("SIGNALBOX_URL", &*url(system.admin)), ("SIGNALBOX_TOKEN", &*system.token)];
+            let mut worker = Example::start(language, "worker", &[queue, &target.url(), "3"], &tenant);
             let attempts = || {
                 let one = |delivery: signalbox_tests::receiver::Delivery| {
                     let message: Value = serde_json::from_slice(&delivery.body).unwrap();
@@ -341,13 +342,14 @@ async fn every_worker_holds_its_leases_works_in_parallel_and_returns_what_failed
                 attempts
             };
             let counts = || async {
-                let facets = bus.root("GET", &format!("{path}/facets"), None).await.json();
-                let of = |name: &str| facets["facets"][0][name].as_u64().unwrap_or(0);
+                let tenants = bus.root("GET", &format!("{path}/tenants"), None).await.json();
+                let of = |name: &str| tenants["tenants"][0][name].as_u64().unwrap_or(0);
                 (of("waiting"), of("in_flight"), of("delayed"))
             };
             // Three at the same time: the slow ones, and the one that was returned.
             eventually(&format!("three messages in flight at {queue}"), || async {
-                equal((counts().await, attempts().len()), ((0, 3, 0), 4)).map_err(|found| (found, worker.complained()))
+                equal((counts().await, attempts().len()), ((0, 3, 0), 4))
+                    .map_err(|found| (found, worker.complained()))
             })
             .await;
             eventually(&format!("{queue} to be empty"), || async {
@@ -396,8 +398,8 @@ async fn every_watcher_continues_after_a_lost_connection_and_after_its_own_end()
             let (at, token) = (url(wire.address), credential(&reader));
             let watch = || {
                 let arguments = [&*topic, position.to_str().unwrap()];
-                let environment = [("SIGNALBOX_URL", &*at), ("SIGNALBOX_TOKEN", &*token)];
-                Example::start(language, "watch", &arguments, &environment)
+                let tenant = [("SIGNALBOX_URL", &*at), ("SIGNALBOX_TOKEN", &*token)];
+                Example::start(language, "watch", &arguments, &tenant)
             };
             let watcher = watch();
             // Without a position it begins with the next event after it has connected.

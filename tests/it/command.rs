@@ -10,8 +10,8 @@ use signalbox_client::{
     health::{Check, Edge, PacemakerList, Ready},
     objects::{Backend, ObjectState},
     queues::{
-        Count, DeadPage, FacetPage, NewQueue, Outcomes, Peeked, Pull, Pulled, Queue, QueueList, Receipts,
-        Redrive,
+        Count, DeadPage, NewQueue, Outcomes, Peeked, Pull, Pulled, Queue, QueueList, Receipts, Redrive,
+        TenantPage,
     },
     routes::{Answer, Explanation, Filter, Host, Liveness, NewInstance, State},
     stats::{Point, Totals},
@@ -51,7 +51,7 @@ pub(super) fn program() -> PathBuf {
 
 fn command(url: &str, token: &str, arguments: &[&str]) -> Command {
     let mut command = Command::new(program());
-    // Nothing of the folder and the environment of the tester.
+    // Nothing of the folder and the tenant of the tester.
     command.args(arguments).current_dir("/").env_clear();
     command.env("SIGNALBOX_URL", url).env("SIGNALBOX_TOKEN", token).kill_on_drop(true);
     command
@@ -75,7 +75,7 @@ fn event(url: &str) -> NewEvent {
         kind: "update".to_owned(),
         url: url.to_owned(),
         object: None,
-        environment: Some("acme".to_owned()),
+        tenant: Some("acme".to_owned()),
         timestamp: None,
         data: Some(json!({"total": 12})),
     }
@@ -134,12 +134,12 @@ async fn the_client_reads_every_answer_of_a_running_system() {
     assert_eq!(orders.events, 2, "{topics:?}");
     client.get::<Vec<Subscription>>("/subscriptions").await.unwrap();
     client.get::<Numbers>("/bus/metrics").await.unwrap();
-    let peek = json!({"environment": "acme", "max": 5});
+    let peek = json!({"tenant": "acme", "max": 5});
     let peeked: Peeked<Value> = client.send("POST", "/queues/mail/peek", &peek).await.unwrap();
     assert_eq!(peeked.messages.len(), 2);
-    let page = |page: FacetPage| (page.facets, page.next);
-    let facets = client.list("/queues/mail/facets", usize::MAX, page).await.unwrap();
-    assert_eq!((&*facets[0].environment, facets[0].waiting), ("acme", 2));
+    let page = |page: TenantPage| (page.tenants, page.next);
+    let tenants = client.list("/queues/mail/tenants", usize::MAX, page).await.unwrap();
+    assert_eq!((&*tenants[0].tenant, tenants[0].waiting), ("acme", 2));
     let pull = Pull { max: Some(1), wait_seconds: Some(1.0), ..Pull::default() };
     let pulled: Pulled<Value> = client.send("POST", "/queues/mail/pull", &pull).await.unwrap();
     let receipts: Vec<String> = pulled.messages.iter().filter_map(|one| one.receipt.clone()).collect();

@@ -39,7 +39,7 @@ async fn every_key_of_a_running_system_is_listed_in_the_catalog() {
     // A queue with a message in each of its places.
     let queue = json!({"pattern": ".*", "max_attempts": 1});
     assert_eq!(system.api("PUT", "/queues/q", Some(queue)).await.status, 201);
-    let message = json!({"environment": "5", "type": "t", "name": "n"});
+    let message = json!({"tenant": "5", "type": "t", "name": "n"});
     system.api("POST", "/messages", Some(json!(vec![message; 4]))).await;
     let pull = json!({"max": 1});
     for place in ["dead", "flying"] {
@@ -117,9 +117,9 @@ async fn every_key_of_a_running_system_is_listed_in_the_catalog() {
         "routes:instances",
         "pacemakers",
         "lease:{name}",
-        "queue:{queue}:{environment}",
+        "queue:{queue}:{tenant}",
         "queue:{queue}|ring",
-        "queue:{queue}|facet:{environment}",
+        "queue:{queue}|facet:{tenant}",
         "queue:{queue}|facets",
         "queue:{queue}|leases",
         "queue:{queue}|inflight",

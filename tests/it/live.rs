@@ -51,7 +51,7 @@ async fn every_filter_selects_its_events_and_the_admin_listener_forwards_them() 
     let (shop, mall) = (bus.client("shop").await, bus.client("mall").await);
     let mut all = bus.watch("/events", None).await;
     let mut topic = bus.watch("/events?topic=orders", None).await;
-    let mut environment = bus.watch("/events?environment=mall", None).await;
+    let mut tenant = bus.watch("/events?tenant=mall", None).await;
     let mut object = bus.watch("/events?object=https://shop.example/orders/2", None).await;
     let mut pattern = bus.watch("/events?pattern=shop:update:(orders%7Cusers)", None).await;
     let mut admin = Stream::open(bus.system.admin, &bus.system.token, "/events?topic=users", None).await;
@@ -65,10 +65,10 @@ async fn every_filter_selects_its_events_and_the_admin_listener_forwards_them() 
     assert_eq!(
         seen[3].json(),
         json!({"id": second, "prev": first, "tprev": first, "object": "https://shop.example/orders/1",
-            "topic": "orders", "type": "update", "environment": "shop", "url": "https://shop.example/orders/1"})
+            "topic": "orders", "type": "update", "tenant": "shop", "url": "https://shop.example/orders/1"})
     );
     assert_eq!(numbers(&topic.take(3).await), [1, 2, 1]);
-    assert_eq!(numbers(&environment.take(1).await), [3]);
+    assert_eq!(numbers(&tenant.take(1).await), [3]);
     assert_eq!(numbers(&object.take(1).await), [2]);
     assert_eq!(numbers(&pattern.take(3).await), [1, 2, 1]);
     assert_eq!(numbers(&admin.take(1).await), [3]);

@@ -82,7 +82,7 @@ async fn register_many(system: &System, loud: &App) {
 
 async fn publish_many(system: &System) {
     let message =
-        |tenant: String| json!({"environment": tenant, "type": "mail", "name": "welcome", "payload": {}});
+        |tenant: String| json!({"tenant": tenant, "type": "mail", "name": "welcome", "payload": {}});
     let mut all: Vec<Value> = (0..TENANTS).map(|n| message(format!("t{n:04}"))).collect();
     all.extend((0..FLOOD).map(|_| message("zz-flood".to_owned())));
     for part in all.chunks(400) {
@@ -127,8 +127,8 @@ async fn the_loudest_is_first_whatever_its_name() {
     until_first(&traffic, "/dashboard/host?sort=-requests", "Table of hosts", "zz-loud.test").await;
     until_first(&traffic, "/dashboard/host?sort=-errors", "Table of hosts", "zz-loud.test").await;
     until_first(&traffic, "/dashboard/host?sort=-state", "Table of hosts", "zz-loud.test").await;
-    until_first(&traffic, "/dashboard/queues?name=mail", "Table of environments", "zz-flood").await;
-    until_first(&traffic, "/dashboard/queues?name=mail&search=ZZ", "Table of environments", "zz-flood").await;
+    until_first(&traffic, "/dashboard/queues?name=mail", "Table of tenants", "zz-flood").await;
+    until_first(&traffic, "/dashboard/queues?name=mail&search=ZZ", "Table of tenants", "zz-flood").await;
 
     // Problems, and the command.
     let first_failing = |all: &Value| {
@@ -159,8 +159,8 @@ async fn the_loudest_is_first_whatever_its_name() {
         if top["version_types"][0]["id"] == "zz-loud" { Ok(()) } else { Err(top) }
     })
     .await;
-    let facets = type_in(&system, &["queues", "facets", "mail", "-o", "name"]).await.done().out;
-    assert_eq!(facets.lines().next(), Some("zz-flood"));
+    let tenants = type_in(&system, &["queues", "tenants", "mail", "-o", "name"]).await.done().out;
+    assert_eq!(tenants.lines().next(), Some("zz-flood"));
 
     // Every request of the edge is counted, and the overview shows all of them.
     eventually("all requests to be counted", || async {

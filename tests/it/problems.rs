@@ -204,7 +204,7 @@ async fn operators_find_answers(system: &System) {
             "audit --target /hosts/empty0.test -o wide",
             &["root", "127.0.0.1", "hold_ms"],
         ),
-        ("which tenant fills the queue", "queues facets mail --sort -waiting --no-headers", &["acme"]),
+        ("which tenant fills the queue", "queues tenants mail --sort -waiting --no-headers", &["acme"]),
         ("what happened to the label", "labels history orders lost --all", &["attempt", "ship 1 failed"]),
         ("what does the label wait for", "labels why deaf waits", &["system.label"]),
         ("which router is behind", "routers list --sort -behind", &["live"]),

@@ -368,6 +368,10 @@ async fn a_grpc_client_receives_errors_as_grpc_statuses() {
         );
         assert!(end.contains_key("grpc-message"), "{host}: {end:?}");
     }
+    // The response has the status 200. The log has the one that it means, because statistics and states of hosts follow it.
+    let logged: Vec<Value> =
+        system.log_lines_when(3).await.into_iter().map(|line| line["code"].clone()).collect();
+    assert_eq!(logged, [404, 503, 502]);
     // It fails over like anything else that was not sent.
     let alive = Service::start("alive").await;
     system.cli::<()>(System::PRIMARY, &format!("SADD instances:dead.test {}", alive.address)).await;

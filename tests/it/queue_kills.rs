@@ -45,7 +45,7 @@ const ID_AHEAD_MS: u64 = 100;
 
 const SETTINGS: [(&str, i64); 3] = [("beat_ms", 100), ("dead_after_ms", 500), ("housekeeping_ms", 100)];
 
-fn environment(name: &str, default: u64) -> u64 {
+fn tenant(name: &str, default: u64) -> u64 {
     std::env::var(name).map_or(default, |text| text.parse().unwrap_or_else(|_| panic!("{name} is a number")))
 }
 
@@ -107,7 +107,7 @@ impl World {
                 let delay_ms: u64 = if random.random_bool(0.3) { random.random_range(1..1_500) } else { 0 };
                 delays.push(delay_ms);
                 let delay_seconds = delay_ms as f64 / 1000.0;
-                json!({"environment": format!("t{}", n % TENANTS), "type": "job", "name": format!("n{}", n % 37),
+                json!({"tenant": format!("t{}", n % TENANTS), "type": "job", "name": format!("n{}", n % 37),
                     "payload": n, "delay_seconds": delay_seconds})
             })
             .collect();
@@ -270,7 +270,7 @@ impl World {
         for (tenant, settings) in
             [("t0", json!({"rate_per_second": 150})), ("t1", json!({"in_flight_limit": 3}))]
         {
-            let target = format!("/queues/work/facets/{tenant}");
+            let target = format!("/queues/work/tenants/{tenant}");
             let set = self.fleet.call(0, root, "PUT", &target, Some(&settings)).await;
             assert_eq!(set.status, 200, "{}", set.text());
         }
@@ -278,7 +278,7 @@ impl World {
 }
 
 async fn run_with_faults(name: &str, kills: usize, within: Duration) {
-    let seed = environment("SIGNALBOX_SEED", rand::random());
+    let seed = tenant("SIGNALBOX_SEED", rand::random());
     println!("{name}: SIGNALBOX_SEED={seed}");
     let mut random = StdRng::seed_from_u64(seed);
     let mut redis = toml::Table::new();
@@ -357,7 +357,6 @@ async fn no_message_is_lost_or_delivered_after_its_acknowledgement_whichever_par
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "runs for a configured duration; make soak"]
 async fn soak_no_message_is_lost_whichever_part_is_killed() {
-    let kills = environment("SOAK_KILLS", SOAK_KILLS) as usize;
-    run_with_faults("queue-soak", kills, Duration::from_secs(environment("SOAK_SECONDS", SOAK_SECONDS)))
-        .await;
+    let kills = tenant("SOAK_KILLS", SOAK_KILLS) as usize;
+    run_with_faults("queue-soak", kills, Duration::from_secs(tenant("SOAK_SECONDS", SOAK_SECONDS))).await;
 }

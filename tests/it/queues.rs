@@ -36,8 +36,8 @@ async fn put(system: &System, name: &str, definition: Value) {
     ok(system, system.pacemaker, "PUT", &format!("/queues/{name}"), Some(definition)).await;
 }
 
-fn message(environment: &str, payload: &str) -> Value {
-    json!({"environment": environment, "type": "email_event", "name": "opened", "payload": payload})
+fn message(tenant: &str, payload: &str) -> Value {
+    json!({"tenant": tenant, "type": "email_event", "name": "opened", "payload": payload})
 }
 
 fn payloads(pulled: &Value) -> Vec<String> {
@@ -65,19 +65,19 @@ async fn the_life_cycle_of_a_queue() {
     assert_eq!((again.status, again.json()["lease_seconds"].as_f64()), (200, Some(60.0)));
 
     let messages = json!([message("1", "a"), message("1", "b"), message("2", "c"),
-        {"environment": "1", "type": "page", "name": "viewed"}]);
+        {"tenant": "1", "type": "page", "name": "viewed"}]);
     let ids = ok(&system, at, "POST", "/messages", Some(messages)).await;
     assert!(ids.as_array().unwrap().iter().all(|one| one["status"] == 200), "{ids}");
     let alone = ok(&system, at, "POST", "/messages", Some(message("2", "d"))).await;
     assert!(alone["id"].as_u64() > ids[3]["id"].as_u64());
 
-    let facets = ok(&system, at, "GET", "/queues/email/facets", None).await;
-    let row = |n: usize| &facets["facets"][n];
+    let tenants = ok(&system, at, "GET", "/queues/email/tenants", None).await;
+    let row = |n: usize| &tenants["tenants"][n];
     assert_eq!(
-        (&row(0)["environment"], &row(0)["waiting"], &row(0)["weight"]),
+        (&row(0)["tenant"], &row(0)["waiting"], &row(0)["weight"]),
         (&json!("1"), &json!(2), &json!(1))
     );
-    assert!(row(1)["oldest_age_ms"].is_u64() && facets["next"].is_null(), "{facets}");
+    assert!(row(1)["oldest_age_ms"].is_u64() && tenants["next"].is_null(), "{tenants}");
     let peeked = ok(&system, at, "POST", "/queues/email/peek", Some(json!({}))).await;
     assert_eq!(payloads(&peeked), ["a", "c"]);
 
@@ -86,7 +86,7 @@ async fn the_life_cycle_of_a_queue() {
     assert_eq!(payloads(&pulled), ["a", "c", "b"]);
     let first = &pulled["messages"][0];
     assert_eq!(
-        (&first["environment"], &first["type"], &first["name"]),
+        (&first["tenant"], &first["type"], &first["name"]),
         (&json!("1"), &json!("email_event"), &json!("opened"))
     );
     assert_eq!((&first["attempt"], &first["id"]), (&json!(1), &ids[0]["id"]));
@@ -166,7 +166,7 @@ async fn two_pacemakers_share_a_queue_and_lose_no_message() {
         let pulled = ok(&system, two, "POST", &format!("/queues/{name}/pull"), Some(json!({}))).await;
         assert_eq!(payloads(&pulled), [text]);
         assert_eq!(system.api_at(one, "DELETE", &format!("/queues/{name}"), None).await.status, 204);
-        assert_eq!(system.api_at(two, "GET", &format!("/queues/{name}/facets"), None).await.status, 404);
+        assert_eq!(system.api_at(two, "GET", &format!("/queues/{name}/tenants"), None).await.status, 404);
     }
 
     // A publication wakes waiting consumers of both pacemakers.
@@ -219,15 +219,15 @@ async fn settings_of_a_tenant_survive_a_new_definition_and_concurrent_changes_do
     let system = System::start("queues-tenants").await;
     let at = system.pacemaker;
     put(&system, "q", json!({"pattern": ".*", "weights": {"1": 3}})).await;
-    let facet = ok(&system, at, "PATCH", "/queues/q/facets/2", Some(json!({"paused": true}))).await;
-    assert_eq!((&facet["paused"], &facet["weight"]), (&json!(true), &json!(1)), "{facet}");
+    let tenant = ok(&system, at, "PATCH", "/queues/q/tenants/2", Some(json!({"paused": true}))).await;
+    assert_eq!((&tenant["paused"], &tenant["weight"]), (&json!(true), &json!(1)), "{tenant}");
     let limits = json!({"weight": 2, "in_flight_limit": 1, "rate_per_second": 0.5});
-    ok(&system, at, "PUT", "/queues/q/facets/3", Some(limits)).await;
+    ok(&system, at, "PUT", "/queues/q/tenants/3", Some(limits)).await;
     put(&system, "q", json!({"pattern": ".*:email_event:.*"})).await;
     let queue = ok(&system, at, "GET", "/queues/q", None).await;
     assert_eq!(queue["weights"], json!({"1": 3, "3": 2}), "{queue}");
-    assert_eq!(queue["facets"]["2"], json!({"paused": true}), "{queue}");
-    assert_eq!(queue["facets"]["3"]["rate_per_second"], 0.5, "{queue}");
+    assert_eq!(queue["tenants"]["2"], json!({"paused": true}), "{queue}");
+    assert_eq!(queue["tenants"]["3"]["rate_per_second"], 0.5, "{queue}");
     ok(&system, at, "POST", "/messages", Some(json!([message("2", "paused"), message("1", "a")]))).await;
     assert_eq!(payloads(&pull(&system, "q", json!({"auto_ack": true})).await), ["a"]);
 
@@ -248,9 +248,9 @@ async fn settings_of_a_tenant_survive_a_new_definition_and_concurrent_changes_do
     let new = new.header("If-None-Match", "*").json(&json!({"pattern": ".*"})).send(at).await.unwrap();
     assert_eq!(new.status, 412, "{}", new.text());
 
-    ok(&system, at, "PATCH", "/queues/q/facets/2", Some(json!({"paused": false}))).await;
+    ok(&system, at, "PATCH", "/queues/q/tenants/2", Some(json!({"paused": false}))).await;
     assert_eq!(payloads(&pull(&system, "q", json!({})).await), ["paused"]);
-    let unknown = system.api_at(at, "PATCH", "/queues/nobody/facets/2", Some(json!({"paused": true}))).await;
+    let unknown = system.api_at(at, "PATCH", "/queues/nobody/tenants/2", Some(json!({"paused": true}))).await;
     assert_eq!(unknown.status, 404);
     system.stop().await;
 }
@@ -268,7 +268,7 @@ async fn messages_are_delayed_rejected_bounded_and_pulled_from_several_queues() 
     let full = system.api_at(at, "POST", "/messages", Some(message("1", "b"))).await;
     assert_eq!((full.status, full.json()["code"].as_str()), (429, Some("queue_limit_reached")));
     assert!(full.header("Retry-After").is_some());
-    let page = json!({"environment": "1", "type": "page", "name": "viewed", "payload": "p"});
+    let page = json!({"tenant": "1", "type": "page", "name": "viewed", "payload": "p"});
     ok(&system, at, "POST", "/messages", Some(page)).await;
 
     let several =
@@ -295,7 +295,7 @@ async fn messages_are_delayed_rejected_bounded_and_pulled_from_several_queues() 
     let receipt = json!({"receipts": [mail["receipt"]]});
     let rejected = ok(&system, at, "POST", "/queues/mail/reject", Some(receipt)).await;
     assert_eq!(rejected["results"][0]["result"], "dead");
-    let other = json!({"environment": "2"});
+    let other = json!({"tenant": "2"});
     assert_eq!(ok(&system, at, "POST", "/queues/mail/dead/redrive", Some(other)).await["messages"], 0);
     let own = json!({"ids": [mail["id"]], "rate_per_second": 10});
     assert_eq!(ok(&system, at, "POST", "/queues/mail/dead/redrive", Some(own)).await["messages"], 1);
@@ -306,7 +306,7 @@ async fn messages_are_delayed_rejected_bounded_and_pulled_from_several_queues() 
     let three = json!([message("3", "x"), message("3", "y"), message("3", "z")]);
     let ids = ok(&system, at, "POST", "/messages", Some(three)).await;
     let gaps = ok(&system, at, "GET", "/queues/mail/gaps", None).await;
-    assert_eq!((&gaps["gaps"][0]["environment"], &gaps["gaps"][0]["messages"]), (&json!("3"), &json!(1)));
+    assert_eq!((&gaps["gaps"][0]["tenant"], &gaps["gaps"][0]["messages"]), (&json!("3"), &json!(1)));
     assert_eq!(gaps["gaps"][0]["first"], ids[0]["id"], "{gaps}");
     assert_eq!(payloads(&pull(&system, "mail", json!({"auto_ack": true})).await), ["y", "z"]);
 

@@ -135,7 +135,7 @@ struct Script {
 const SHARED: &[(&str, &str)] = &[
     ("crates/bus/src/scripts/lanes.lua", "function main(lanes"),
     ("crates/bus/src/scripts/batches.lua", "function main(lanes"),
-    ("crates/queues/src/scripts/facets.lua", "function main(facets"),
+    ("crates/queues/src/scripts/slices.lua", "function main(slices"),
     ("crates/bus/src/scripts/objects.lua", "function main(objects"),
     ("crates/sequencer/src/scripts/main.lua", "function main(objects"),
     ("crates/routing/src/scripts/shared.lua", "function main(shared"),

@@ -58,7 +58,7 @@ const LISTS: [&str; 14] = [
     "routers list",
     "pacemakers list",
     "queues list",
-    "queues facets QUEUE",
+    "queues tenants QUEUE",
     "queues messages QUEUE --state delayed",
     "tokens list",
     "clients list",

@@ -81,7 +81,7 @@ const SPELLING: &[(&str, &str)] = &[
     ("customise", "customize"),
     ("defence", "defense"),
     ("dependancy", "dependency"),
-    ("enviroment", "environment"),
+    ("enviroment", "tenant"),
     ("existant", "existent"),
     ("explicitely", "explicitly"),
     ("favour", "favor"),

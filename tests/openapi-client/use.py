@@ -62,7 +62,7 @@ def main(url, token, application):
 
     queue = put_queues_name.sync("mail", client=client, body=models.NewQueue(pattern=".*:email:.*", lease_seconds=60.0))
     assert isinstance(queue, models.QueueView) and queue.lease_seconds == 60, queue
-    message = models.PostMessagesBody.from_dict({"environment": "acme", "type": "email", "name": "send", "payload": {"to": "ann"}})
+    message = models.PostMessagesBody.from_dict({"tenant": "acme", "type": "email", "name": "send", "payload": {"to": "ann"}})
     sent = post_messages.sync(client=client, body=message)
     pulled = post_queues_name_pull.sync("mail", client=client, body=models.PullBody(max_=10)).to_dict()["messages"]
     assert [(one["id"], one["payload"]) for one in pulled] == [(sent.id, {"to": "ann"})], pulled

@@ -271,7 +271,7 @@ mod tests {
     fn receipts_ids_and_repetitions_are_found() {
         let message = |id: u64, attempt: u32| {
             format!(
-                r#"{{"receipt":"q~0~{id}~{attempt}~1795267361123~x7Gk","id":{id},"environment":"f1","type":"t","name":"n","payload":{{"number":1}},"attempt":{attempt},"lease_until":"2026-11-21T13:22:41.123Z"}}"#
+                r#"{{"receipt":"q~0~{id}~{attempt}~1795267361123~x7Gk","id":{id},"tenant":"f1","type":"t","name":"n","payload":{{"number":1}},"attempt":{attempt},"lease_until":"2026-11-21T13:22:41.123Z"}}"#
             )
         };
         let body =

@@ -40,7 +40,7 @@ pub(crate) async fn measure(session: &Session, output: &mut Output) -> anyhow::R
 pub(crate) struct Queue {
     name: &'static str,
     /// Tenants that messages come from.
-    facets: u64,
+    tenants: u64,
     /// The number of the next message: they come from all tenants in turn.
     next: u64,
     /// Messages that ought to be waiting.
@@ -49,10 +49,10 @@ pub(crate) struct Queue {
 
 impl Queue {
     /// Makes it.
-    pub(crate) fn make(testbed: &Testbed, name: &'static str, facets: u64) -> anyhow::Result<Self> {
+    pub(crate) fn make(testbed: &Testbed, name: &'static str, tenants: u64) -> anyhow::Result<Self> {
         let definition = json!({"pattern": format!("[^:]*:{name}:.*")});
         testbed.call("PUT", &format!("/queues/{name}"), testbed.stack.token(), Some(&definition))?;
-        Ok(Self { name, facets, next: 0, waiting: 0 })
+        Ok(Self { name, tenants, next: 0, waiting: 0 })
     }
 
     /// Requests that send the next `count` messages, `array` in each.
@@ -62,7 +62,7 @@ impl Queue {
         let requests = (first..first + count).step_by(usize::try_from(array).unwrap_or(1)).map(|from| {
             let to = (from + array).min(first + count);
             let messages: Vec<String> =
-                (from..to).map(|number| message(self.name, number % self.facets)).collect();
+                (from..to).map(|number| message(self.name, number % self.tenants)).collect();
             let body = if array == 1 { messages.concat() } else { format!("[{}]", messages.join(",")) };
             testbed.published("/messages", &body)
         });
@@ -117,9 +117,9 @@ pub(crate) async fn send(
 }
 
 /// A message of one tenant, with as much data as an event of the bus.
-fn message(kind: &str, facet: u64) -> String {
-    let payload = data(facet);
-    format!(r#"{{"environment":"facet-{facet}","type":"{kind}","name":"measured","payload":{payload}}}"#)
+fn message(kind: &str, tenant: u64) -> String {
+    let payload = data(tenant);
+    format!(r#"{{"tenant":"tenant-{tenant}","type":"{kind}","name":"measured","payload":{payload}}}"#)
 }
 
 #[cfg(test)]
@@ -131,7 +131,7 @@ mod tests {
     #[test]
     fn a_message_is_of_its_tenant_and_type() {
         let message: Value = serde_json::from_str(&message("few", 7)).unwrap();
-        assert_eq!((&message["environment"], &message["type"]), (&json!("facet-7"), &json!("few")));
+        assert_eq!((&message["tenant"], &message["type"]), (&json!("tenant-7"), &json!("few")));
         assert_eq!(message["payload"]["number"], 7);
     }
 }

@@ -100,13 +100,13 @@ fn table(size: Size, turns: &[Vec<Turn>; 2]) -> Table {
     let [few, many] = turns;
     let share = Ratio::of_pairs(many.iter().zip(few).map(|(many, few)| (many.rate(), few.rate())));
     let verdict = |met| if met { "met" } else { "missed" };
-    for (facets, turns, share) in [(FEW, few, None), (size.many, many, share)] {
+    for (tenants, turns, share) in [(FEW, few, None), (size.many, many, share)] {
         let rate = median_of(turns.iter().map(Turn::rate));
         let mut targets = vec![format!("≥ {}/s {}", grouped(RATE_TARGET), verdict(rate >= RATE_TARGET))];
         if let Some(share) = share {
             targets.push(format!("≥ {SHARE_TARGET:.2} of that {}", verdict(share.median >= SHARE_TARGET)));
         }
-        table.rows.push(row(facets, turns, rate, share, &targets.join(", ")));
+        table.rows.push(row(tenants, turns, rate, share, &targets.join(", ")));
     }
     table.notes.push(format!(
         "{CONSUMERS} consumers, each of which pulls up to {MAX} messages and acknowledges them in one array; 200 bytes \
@@ -123,14 +123,14 @@ fn table(size: Size, turns: &[Vec<Turn>; 2]) -> Table {
 }
 
 #[allow(clippy::cast_precision_loss)]
-fn row(facets: u64, turns: &[Turn], rate: f64, share: Option<Ratio>, targets: &str) -> Vec<String> {
+fn row(tenants: u64, turns: &[Turn], rate: f64, share: Option<Ratio>, targets: &str) -> Vec<String> {
     let median = |property: &dyn Fn(&Turn) -> f64| median_of(turns.iter().map(property));
     let cost = |part: &dyn Fn(&Turn) -> Duration| {
         format!("{:.1}", median(&|turn| part(turn).as_secs_f64() * 1e6 / turn.tally.pulled.max(1) as f64))
     };
     let pulls = |share| median(&|turn| turn.tally.pulls.quantile(share) as f64 / 1e6);
     vec![
-        grouped(facets as f64),
+        grouped(tenants as f64),
         grouped(rate),
         ratio(share),
         format!("{:.1}, {:.1}", pulls(0.5), pulls(0.99)),

@@ -57,9 +57,9 @@ impl Names {
             ("tokens", "name") => searched("/tokens", "/tokens", "name"),
             ("certificates", "name") if verb == "renew" => searched("/acme/names", "/names", "server_name"),
             ("certificates", "name") => searched("/certificates", "/certificates", "server_name"),
-            ("queues", "environment") => {
+            ("queues", "tenant") => {
                 let queue = of("queue").or_else(|| of("queues"))?;
-                list(format!("/queues/{queue}/facets?limit=1000"), "/facets", "environment")
+                list(format!("/queues/{queue}/tenants?limit=1000"), "/tenants", "tenant")
             }
             ("labels", "state" | "to") => list(machine("")?, "/states", "name"),
             (_, "host") => searched("/hosts", "/hosts", "hostname"),

@@ -17,7 +17,7 @@ use crate::{
 pub(crate) struct Create {
     /// Queue
     queue: String,
-    /// Regular expression over environment:type:topic
+    /// Regular expression over tenant:type:topic
     #[arg(long, value_name = "REGEX")]
     pattern: String,
     #[command(flatten)]
@@ -28,7 +28,7 @@ pub(crate) struct Create {
 pub(crate) struct Change {
     /// Queue
     queue: String,
-    /// Regular expression over environment:type:topic
+    /// Regular expression over tenant:type:topic
     #[arg(long, value_name = "REGEX")]
     pattern: Option<String>,
     #[command(flatten)]
@@ -44,7 +44,7 @@ pub(crate) struct Definition {
     /// Lease of a pulled message
     #[arg(long, value_name = "DURATION", value_parser = duration)]
     lease: Option<Duration>,
-    /// Messages of one environment that may be in flight
+    /// Messages of one tenant that may be in flight
     #[arg(long, value_name = "COUNT")]
     in_flight_limit: Option<u64>,
     /// Maximum number of attempts before a message becomes a dead letter
@@ -62,7 +62,7 @@ pub(crate) struct Definition {
     /// Maximum number of waiting messages
     #[arg(long, value_name = "COUNT")]
     max_waiting: Option<u64>,
-    /// Maximum number of waiting messages of one environment
+    /// Maximum number of waiting messages of one tenant
     #[arg(long, value_name = "COUNT")]
     max_waiting_per_tenant: Option<u64>,
     /// Drop the oldest messages beyond these limits, in place of rejecting new ones

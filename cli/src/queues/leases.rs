@@ -27,9 +27,9 @@ pub(crate) struct Pull {
     /// Acknowledge the messages immediately
     #[arg(long)]
     ack: bool,
-    /// Only messages of this environment
+    /// Only messages of this tenant
     #[arg(long)]
-    environment: Option<String>,
+    tenant: Option<String>,
     /// Lease of the messages [default: the lease of the queue]
     #[arg(long, value_name = "DURATION", value_parser = duration)]
     lease: Option<Duration>,
@@ -45,7 +45,7 @@ pub(crate) struct Leased {
 }
 
 pub(super) async fn pull(args: Pull, remote: &Remote) -> Result<(), Failure> {
-    let Pull { queues, max, wait, ack, environment, lease } = args;
+    let Pull { queues, max, wait, ack, tenant, lease } = args;
     let client = remote.patient(wait + Duration::from_secs(30))?;
     let progress = Progress::new();
     if !wait.is_zero() {
@@ -55,7 +55,7 @@ pub(super) async fn pull(args: Pull, remote: &Remote) -> Result<(), Failure> {
         max: Some(max),
         wait_seconds: Some(wait.as_secs_f64()),
         auto_ack: ack,
-        environment,
+        tenant,
         lease_seconds: lease.map(|lease| lease.as_secs_f64()),
     });
     let path = match queues.as_slice() {

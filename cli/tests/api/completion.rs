@@ -9,7 +9,7 @@ fn names(call: &str) -> (u16, &'static str) {
         "GET /hosts" => {
             (200, r#"{"hosts":[{"hostname":"b.test"},{"hostname":"a.test"},{"hostname":"$(reboot).test"}]}"#)
         }
-        "GET /queues/mail/facets" => (200, r#"{"facets":[{"environment":"acme"},{"environment":"other"}]}"#),
+        "GET /queues/mail/tenants" => (200, r#"{"tenants":[{"tenant":"acme"},{"tenant":"other"}]}"#),
         _ => (500, "broken"),
     }
 }

@@ -60,7 +60,7 @@ impl Server {
         self.calls.lock().unwrap().iter().map(|call| call.name.clone()).collect()
     }
 
-    /// A command that calls this server, with nothing of the tester's environment.
+    /// A command that calls this server, with nothing of the tester's tenant.
     pub(crate) fn command(&self, words: &[&str]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_signalbox"));
         command.args(words).current_dir("/").env_clear().env("SIGNALBOX_URL", &self.url);

@@ -26,7 +26,7 @@ async fn main() {
     let root = "0123456789abcdef0123456789abcdef";
     let tokens = Tokens::new(&RootToken::new(root).unwrap(), servers.fabric(), servers.stats(), now);
     let scopes = vec![Scope::Publish, Scope::Read];
-    let grant = Grant { scopes, environments: Some(vec!["5".to_owned()]), ..Grant::default() };
+    let grant = Grant { scopes, tenants: Some(vec!["5".to_owned()]), ..Grant::default() };
     let made = tokens.create("measured".to_owned(), grant, None).await.unwrap().unwrap();
     let token = made.token.unwrap();
     tokens.authenticate(&token).await.unwrap().unwrap();

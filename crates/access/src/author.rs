@@ -21,9 +21,9 @@ use super::{
 pub enum Effect {
     /// Change the route table.
     ChangeRoutes,
-    /// Publish events without an environment.
+    /// Publish events without a tenant.
     Publish,
-    /// Receive the events of every environment.
+    /// Receive the events of every tenant.
     Listen,
     /// Read statistics of the edge.
     ReadStatistics,
@@ -83,7 +83,7 @@ impl Caller {
         }
         let confined = match effect {
             Effect::ChangeRoutes if self.may_enter(Dimension::Hosts) => Vec::new(),
-            // A confined token names an environment of its own with each event.
+            // A confined token names a tenant of its own with each event.
             Effect::ChangeRoutes | Effect::Publish | Effect::Listen => {
                 self.confinement().into_iter().map(Dimension::as_str).collect()
             }
@@ -166,7 +166,7 @@ mod tests {
         let grant = Grant { scopes: Scope::ALL.to_vec(), ..Grant::default() };
         let grant = match list {
             "hosts" => Grant { hosts: Some(vec![HostPattern::new(Hostname::parse("x").unwrap())]), ..grant },
-            "environments" => Grant { environments: names(), ..grant },
+            "tenants" => Grant { tenants: names(), ..grant },
             "machines" => Grant { machines: names(), ..grant },
             "version_types" => Grant { version_types: names(), ..grant },
             other => panic!("a list without a row: {other}"),
@@ -201,7 +201,7 @@ mod tests {
 
     #[test]
     fn an_author_keeps_the_permissions_of_the_token() {
-        for caller in [Caller::root(), with("hosts"), with("environments"), with("version_types")] {
+        for caller in [Caller::root(), with("hosts"), with("tenants"), with("version_types")] {
             let author = Author::of(&caller);
             let text = serde_json::to_string(&author).unwrap();
             let read: Author = serde_json::from_str(&text).unwrap();

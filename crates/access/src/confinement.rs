@@ -1,6 +1,6 @@
 //! The kinds of confinement of a token, and the scopes that each can confine. Pure.
 //!
-//! A confined token reaches only data that belongs to one of the hosts or environments of its list. Data that belongs to
+//! A confined token reaches only data that belongs to one of the hosts or tenants of its list. Data that belongs to
 //! neither cannot be divided between tenants, so a confined token does not reach it at all. Two places keep this rule: a
 //! token whose scope could never be confined is not created ([`check`]), and a handler states in its signature which
 //! dimension its data belongs to (`crates/admin-api/src/http/auth.rs`).
@@ -16,21 +16,21 @@ use super::Caller;
 pub enum Dimension {
     /// The route table, by host name.
     Hosts,
-    /// Events and messages, by environment.
-    Environments,
+    /// Events and messages, by tenant.
+    Tenants,
     /// Labels and definitions, by state machine.
     Machines,
 }
 
 impl Dimension {
     /// All of them.
-    pub const ALL: [Self; 3] = [Self::Hosts, Self::Environments, Self::Machines];
+    pub const ALL: [Self; 3] = [Self::Hosts, Self::Tenants, Self::Machines];
 
     /// The name of the list in a token.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Hosts => "hosts",
-            Self::Environments => "environments",
+            Self::Tenants => "tenants",
             Self::Machines => "machines",
         }
     }
@@ -47,7 +47,7 @@ impl Caller {
     pub(crate) fn is_confined_to(&self, dimension: Dimension) -> bool {
         match dimension {
             Dimension::Hosts => !self.is_unconfined(),
-            Dimension::Environments => self.environments().is_some(),
+            Dimension::Tenants => self.tenants().is_some(),
             Dimension::Machines => self.grant.machines.is_some(),
         }
     }
@@ -95,7 +95,7 @@ impl fmt::Display for Unconfinable {
 fn confined_by(scope: Scope) -> &'static [Dimension] {
     match scope {
         Scope::Routes => &[Dimension::Hosts],
-        Scope::Publish | Scope::Queues | Scope::Subscribe => &[Dimension::Environments],
+        Scope::Publish | Scope::Queues | Scope::Subscribe => &[Dimension::Tenants],
         Scope::Read => &Dimension::ALL,
         Scope::Facts | Scope::Machines => &[Dimension::Machines],
         Scope::Audit => &[],
@@ -124,18 +124,18 @@ mod tests {
 
     #[test]
     fn every_scope_of_a_confined_token_is_confined_by_one_of_its_lists() {
-        use Dimension::{Environments, Hosts, Machines};
+        use Dimension::{Hosts, Machines, Tenants};
         assert_eq!(check(Scope::ALL, &[]), Ok(()), "a token that is not confined has any scopes");
         for (scopes, confinement, wrong) in [
             (&[Scope::Routes, Scope::Read][..], &[Hosts][..], None),
-            (&[Scope::Publish, Scope::Queues, Scope::Read], &[Environments], None),
-            (&[Scope::Routes, Scope::Publish], &[Hosts, Environments], None),
+            (&[Scope::Publish, Scope::Queues, Scope::Read], &[Tenants], None),
+            (&[Scope::Routes, Scope::Publish], &[Hosts, Tenants], None),
             (&[Scope::Routes, Scope::Publish], &[Hosts], Some(Scope::Publish)),
-            (&[Scope::Routes], &[Environments], Some(Scope::Routes)),
-            (&[Scope::Read, Scope::Subscribe], &[Environments], None),
+            (&[Scope::Routes], &[Tenants], Some(Scope::Routes)),
+            (&[Scope::Read, Scope::Subscribe], &[Tenants], None),
             (&[Scope::Read, Scope::Subscribe], &[Hosts], Some(Scope::Subscribe)),
             (&[Scope::Read, Scope::Audit], &Dimension::ALL, Some(Scope::Audit)),
-            (&[Scope::Facts], &[Hosts, Environments], Some(Scope::Facts)),
+            (&[Scope::Facts], &[Hosts, Tenants], Some(Scope::Facts)),
             (&[Scope::Machines], &[Hosts], Some(Scope::Machines)),
             (&[Scope::Machines, Scope::Facts, Scope::Read], &[Machines], None),
         ] {
@@ -143,18 +143,18 @@ mod tests {
             assert_eq!(found, wrong, "{scopes:?} {confinement:?}");
         }
         let error = check(&[Scope::Queues], &[Hosts]).unwrap_err().to_string();
-        assert!(error.contains("only by environments"), "{error}");
+        assert!(error.contains("only by tenants"), "{error}");
     }
 
     #[test]
     fn a_confined_caller_enters_only_subsystems_that_its_lists_divide() {
         let hosts = Some(vec![HostPattern::new(Hostname::parse("*.a.example").unwrap())]);
         let of_hosts = Caller::named("a".to_owned(), vec![Scope::Read], hosts);
-        assert!(of_hosts.may_enter(Dimension::Hosts) && !of_hosts.may_enter(Dimension::Environments));
+        assert!(of_hosts.may_enter(Dimension::Hosts) && !of_hosts.may_enter(Dimension::Tenants));
         assert_eq!(of_hosts.confinement(), [Dimension::Hosts]);
         let mut both = of_hosts;
-        both.grant.environments = Some(vec!["5".to_owned()]);
-        assert!(both.may_enter(Dimension::Environments) && !both.may_enter(Dimension::Machines));
+        both.grant.tenants = Some(vec!["5".to_owned()]);
+        assert!(both.may_enter(Dimension::Tenants) && !both.may_enter(Dimension::Machines));
         let mut all = both;
         all.grant.machines = Some(vec!["drip".to_owned()]);
         assert!(Dimension::ALL.into_iter().all(|dimension| all.may_enter(dimension)));

@@ -46,8 +46,10 @@ pub struct Grant {
     pub scopes: Vec<Scope>,
     /// The hosts that the token is confined to; `None` allows every host.
     pub hosts: Option<Vec<HostPattern>>,
-    /// The environments that the token is confined to; `None` allows every environment.
-    pub environments: Option<Vec<String>>,
+    /// The tenants that the token is confined to; `None` allows every tenant.
+    // Earlier releases stored them as `environments`.
+    #[serde(alias = "environments")]
+    pub tenants: Option<Vec<String>>,
     /// The state machines that the token is confined to; `None` allows every machine.
     pub machines: Option<Vec<String>>,
     /// The version types under which the token may register instances, with `*` at the end for a prefix; `None` allows all.
@@ -59,7 +61,7 @@ impl Grant {
     pub(crate) fn has_list(&self, list: &str) -> bool {
         match list {
             "hosts" => self.hosts.is_some(),
-            "environments" => self.environments.is_some(),
+            "tenants" => self.tenants.is_some(),
             "machines" => self.machines.is_some(),
             "version_types" => self.version_types.is_some(),
             _ => false,
@@ -172,14 +174,14 @@ impl Caller {
         self.grant.hosts.is_none() && self.bounds.is_none()
     }
 
-    /// Whether the caller may access messages of this environment.
-    pub fn may_use(&self, environment: &str) -> bool {
-        self.grant.environments.as_ref().is_none_or(|names| names.iter().any(|name| name == environment))
+    /// Whether the caller may access messages of this tenant.
+    pub fn may_use(&self, tenant: &str) -> bool {
+        self.grant.tenants.as_ref().is_none_or(|names| names.iter().any(|name| name == tenant))
     }
 
-    /// The environments that the caller is confined to.
-    pub fn environments(&self) -> Option<&[String]> {
-        self.grant.environments.as_deref()
+    /// The tenants that the caller is confined to.
+    pub fn tenants(&self) -> Option<&[String]> {
+        self.grant.tenants.as_deref()
     }
 
     /// Whether the caller may read, define and update this state machine.
@@ -275,10 +277,10 @@ mod tests {
     }
 
     #[test]
-    fn a_token_confined_to_environments_is_rejected_by_others() {
+    fn a_token_confined_to_tenants_is_rejected_by_others() {
         let mut caller = Caller::named("a".to_owned(), vec![Scope::Publish], None);
-        assert!(caller.may_use("5") && caller.environments().is_none());
-        caller.grant.environments = Some(vec!["5".to_owned()]);
+        assert!(caller.may_use("5") && caller.tenants().is_none());
+        caller.grant.tenants = Some(vec!["5".to_owned()]);
         assert!(caller.may_use("5") && !caller.may_use("55") && !caller.may_use(""));
         assert!(Caller::root().may_use("5"));
     }

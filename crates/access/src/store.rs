@@ -354,12 +354,12 @@ fn json(record: &Stored) -> Result<String, Error> {
 
 /// The token as it is listed. Without its secret, which is not stored.
 fn listed(newest: Stored, replaced_until_ms: Vec<u64>, last_used_at_ms: Option<u64>) -> Token {
-    let Grant { scopes, hosts, environments, machines, version_types } = newest.grant;
+    let Grant { scopes, hosts, tenants, machines, version_types } = newest.grant;
     Token {
         name: newest.name,
         scopes,
         hosts: hosts.map(|patterns| patterns.iter().map(ToString::to_string).collect()),
-        environments,
+        tenants,
         machines,
         version_types,
         created_at: Time::from_ms(newest.created_ms),

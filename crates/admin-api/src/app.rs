@@ -31,7 +31,7 @@ use crate::{
         metrics::Metrics,
         rates::Rates,
         session::{Holder, Session, Sessions},
-        slots::{Slots, Unsent},
+        slots::{Buffers, Slots},
     },
 };
 
@@ -143,8 +143,8 @@ pub struct Limits {
     pub dumps: Slots,
     /// Lists of large items that are being read or sent: hosts, instances, certificates, and the audit log.
     pub lists: Slots,
-    /// Bytes of large responses that are not sent yet.
-    pub unsent: Unsent,
+    /// Bytes of requests, and of large responses that are not sent yet.
+    pub buffers: Buffers,
     /// Simulations and plans that are being computed.
     pub computations: Slots,
     /// Requests per second.
@@ -175,7 +175,7 @@ impl Limits {
             pulls: Slots::new("pulls that wait", usize::MAX, (pulls / 2).max(1)),
             dumps: Slots::new("dumps of the route table", MAX_DUMPS, MAX_DUMPS_PER_TOKEN),
             lists: Slots::with_waiting("lists", MAX_LISTS, MAX_LISTS_PER_TOKEN),
-            unsent: Unsent::default(),
+            buffers: Buffers::default(),
             computations: Slots::new("simulations and plans", MAX_COMPUTATIONS, MAX_COMPUTATIONS_PER_TOKEN),
         }
     }

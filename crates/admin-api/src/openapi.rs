@@ -121,7 +121,7 @@ fn parameters(path: &str, operation: &mut Value) {
 }
 
 /// Divides the errors of an operation, which a handler declares as one text:
-/// `404 unknown_queue | 422 out_of_range, invalid_environment`.
+/// `404 unknown_queue | 422 out_of_range, invalid_tenant`.
 fn errors(operation: &mut Value) {
     let Some(responses) = operation["responses"].as_object_mut() else { return };
     let Some(declared) = responses.remove("default") else { return };
@@ -170,7 +170,7 @@ fn common(method: &str, path: &str, operation: &mut Value) {
     let replaces =
         changes_queue || (method == "put" && matches!(path, "/hosts/{hostname}" | "/instances/{id}"));
     let (of_label, is_label) = (path.contains("{label}"), path.ends_with("{label}"));
-    let (of_queue, of_part) = (path.starts_with("/queues/{name}"), path.contains("{environment}"));
+    let (of_queue, of_part) = (path.starts_with("/queues/{name}"), path.contains("{tenant}"));
     // `security(())` marks an operation as open; all others inherit the requirement of the document.
     let is_closed = operation.get("security").is_none();
     let Some(responses) = operation["responses"].as_object_mut() else { return };
@@ -204,7 +204,7 @@ fn common(method: &str, path: &str, operation: &mut Value) {
         ("422", "invalid_hostname", of_host),
         ("422", "invalid_id", of_instance),
         ("422", "invalid_label", first == "nodes"),
-        ("422", "invalid_environment", of_part || (first == "queues" && asks("environment"))),
+        ("422", "invalid_tenant", of_part || (first == "queues" && asks("tenant"))),
         ("422", "invalid_label_name", of_label),
         ("422", "out_of_range, invalid_weights", changes_queue),
         ("429", "too_many_attempts, token_limit_reached", is_closed),

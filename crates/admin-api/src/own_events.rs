@@ -30,7 +30,7 @@ impl OwnEvents {
             url: "/audit".to_owned(),
             timestamp_ms: Some(record.at.ms()),
             data: to_raw_value(record).ok(),
-            environment: None,
+            tenant: None,
             object: Some(AUDIT_OBJECT.to_owned()),
             idempotency_key: None,
         };
@@ -71,7 +71,7 @@ fn new_event(event: RouteEvent) -> NewEvent {
         url: event.url,
         timestamp_ms: event.at_ms,
         data: to_raw_value(&event.data).ok(),
-        environment: None,
+        tenant: None,
         object: Some(event.object),
         idempotency_key: Some(event.key),
     }

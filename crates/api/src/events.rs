@@ -22,7 +22,7 @@ pub struct NewEvent {
     /// Its object, which is the ordering key; that of the URL when left out.
     pub object: Option<String>,
     /// The tenant by which queues keep it apart.
-    pub environment: Option<String>,
+    pub tenant: Option<String>,
     /// When it happened, unix milliseconds; now when left out.
     pub timestamp: Option<u64>,
     /// Any JSON.

@@ -13,12 +13,12 @@ use crate::Time;
 #[serde(deny_unknown_fields)]
 pub struct NewQueue {
     /// The messages that it takes: a regular expression (without look-around and back-references) for the whole of
-    /// `environment:type:topic`, up to 4,096 characters. The topic of a message is its `name`.
+    /// `tenant:type:topic`, up to 4,096 characters. The topic of a message is its `name`.
     #[cfg_attr(feature = "schema", schema(example = ".*:email_event:.*"))]
     pub pattern: String,
     /// How long a pulled message is leased to its consumer: 1 to 43,200 (30).
     pub lease_seconds: Option<f64>,
-    /// Messages of one environment that may be in flight at a time, in each shard. No limit when left out, or 0.
+    /// Messages of one tenant that may be in flight at a time, in each shard. No limit when left out, or 0.
     pub in_flight_limit: Option<u64>,
     /// Deliveries of a message before it becomes a dead letter; 0 means no limit (20).
     pub max_attempts: Option<u32>,
@@ -31,12 +31,12 @@ pub struct NewQueue {
     pub max_backoff_seconds: Option<f64>,
     /// Messages that may wait or be delayed, in each shard. No limit when left out.
     pub max_waiting: Option<u64>,
-    /// The same, of one environment.
+    /// The same, of one tenant.
     pub max_waiting_per_tenant: Option<u64>,
     /// What to do with a message that would exceed these limits.
     #[serde(default)]
     pub overflow: Overflow,
-    /// Messages in a turn by environment, 0 to 10,000; 0 pauses. Others have 1. When left out, the weights of the existing
+    /// Messages in a turn by tenant, 0 to 10,000; 0 pauses. Others have 1. When left out, the weights of the existing
     /// queue stay.
     pub weights: Option<BTreeMap<String, u32>>,
 }
@@ -46,15 +46,15 @@ pub struct NewQueue {
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Overflow {
-    /// It is rejected with 429 `queue_limit_reached`, unless its environment has less than its share. An event is not: the
+    /// It is rejected with 429 `queue_limit_reached`, unless its tenant has less than its share. An event is not: the
     /// queue does not receive it, and lists it as a gap.
     #[default]
     Reject,
-    /// It is accepted, and the oldest waiting messages of the environment with most are dropped and listed as a gap.
+    /// It is accepted, and the oldest waiting messages of the tenant with most are dropped and listed as a gap.
     DropOldest,
 }
 
-/// Changes of a queue's definition; a missing field stays. `null` removes a limit, or the weight of an environment.
+/// Changes of a queue's definition; a missing field stays. `null` removes a limit, or the weight of a tenant.
 #[serde_with::skip_serializing_none]
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
@@ -86,7 +86,7 @@ pub struct QueuePatch {
     pub max_waiting_per_tenant: Option<Option<u64>>,
     /// See `NewQueue`.
     pub overflow: Option<Overflow>,
-    /// Weights to change, by environment; the others stay.
+    /// Weights to change, by tenant; the others stay.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub weights: BTreeMap<String, Option<u32>>,
 }
@@ -96,12 +96,12 @@ fn given<'de, T: Deserialize<'de>, D: Deserializer<'de>>(deserializer: D) -> Res
     T::deserialize(deserializer).map(Some)
 }
 
-/// Settings of one environment of a queue; a missing field has its default.
+/// Settings of one tenant of a queue; a missing field has its default.
 #[serde_with::skip_serializing_none]
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
-pub struct FacetSettings {
+pub struct TenantSettings {
     /// Messages in a turn, 0 to 10,000 (1).
     pub weight: Option<u32>,
     /// Whether nothing of it is delivered (`false`).
@@ -113,23 +113,23 @@ pub struct FacetSettings {
     pub rate_per_second: Option<f64>,
 }
 
-/// Changes of what is set for one environment of a queue; a missing field stays, and `null` sets the default.
+/// Changes of what is set for one tenant of a queue; a missing field stays, and `null` sets the default.
 #[derive(Debug, Clone, Copy, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
-pub struct FacetPatch {
-    /// See `FacetSettings`.
+pub struct TenantPatch {
+    /// See `TenantSettings`.
     #[serde(default, deserialize_with = "given", skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schema", schema(value_type = Option<u32>))]
     pub weight: Option<Option<u32>>,
-    /// See `FacetSettings`.
+    /// See `TenantSettings`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub paused: Option<bool>,
-    /// See `FacetSettings`.
+    /// See `TenantSettings`.
     #[serde(default, deserialize_with = "given", skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schema", schema(value_type = Option<u64>))]
     pub in_flight_limit: Option<Option<u64>>,
-    /// See `FacetSettings`.
+    /// See `TenantSettings`.
     #[serde(default, deserialize_with = "given", skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schema", schema(value_type = Option<f64>))]
     pub rate_per_second: Option<Option<f64>>,
@@ -142,11 +142,11 @@ pub struct Queue {
     /// Its name.
     #[cfg_attr(feature = "schema", schema(example = "email_events"))]
     pub name: String,
-    /// The messages that it takes: a regular expression for `environment:type:topic`.
+    /// The messages that it takes: a regular expression for `tenant:type:topic`.
     pub pattern: String,
     /// How long a pulled message is leased to its consumer.
     pub lease_seconds: f64,
-    /// Messages of one environment that may be in flight at a time, in each shard.
+    /// Messages of one tenant that may be in flight at a time, in each shard.
     pub in_flight_limit: Option<u64>,
     /// Deliveries of a message before it becomes a dead letter; 0 means no limit.
     pub max_attempts: u32,
@@ -158,14 +158,14 @@ pub struct Queue {
     pub max_backoff_seconds: f64,
     /// Messages that may wait or be delayed, in each shard.
     pub max_waiting: Option<u64>,
-    /// The same, of one environment.
+    /// The same, of one tenant.
     pub max_waiting_per_tenant: Option<u64>,
     /// What to do with a message that would exceed these limits.
     pub overflow: Overflow,
-    /// Messages in a turn by environment.
+    /// Messages in a turn by tenant.
     pub weights: BTreeMap<String, u32>,
-    /// Settings of single environments, apart from their weights.
-    pub facets: BTreeMap<String, FacetSettings>,
+    /// Settings of single tenants, apart from their weights.
+    pub tenants: BTreeMap<String, TenantSettings>,
     /// The number of this definition; the header `ETag` has it as well.
     pub revision: u64,
     /// Its messages by state.
@@ -199,12 +199,12 @@ pub struct QueueList {
     pub total: Option<u64>,
 }
 
-/// A facet of a queue: the messages of one environment.
+/// A tenant of a queue: the messages of one tenant.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(utoipa::ToSchema), schema(as = FacetView))]
-pub struct Facet {
-    /// The environment.
-    pub environment: String,
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema), schema(as = TenantView))]
+pub struct Tenant {
+    /// The tenant.
+    pub tenant: String,
     /// Messages in a turn.
     pub weight: u32,
     /// Whether nothing of it is delivered.
@@ -225,12 +225,12 @@ pub struct Facet {
     pub dwell_ms: Option<u64>,
 }
 
-/// A page of facets.
+/// A page of tenants.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
-pub struct FacetPage {
-    /// The facets.
-    pub facets: Vec<Facet>,
+pub struct TenantPage {
+    /// The tenants.
+    pub tenants: Vec<Tenant>,
     /// The cursor of the next page; null when this is the last.
     pub next: Option<String>,
 }
@@ -256,9 +256,9 @@ pub struct Pull {
     /// Acknowledge the messages immediately: there are no receipts, and a consumer that dies has lost them.
     #[serde(default)]
     pub auto_ack: bool,
-    /// Only messages of this environment, regardless of turns. A token that is confined to environments has to name one
+    /// Only messages of this tenant, regardless of turns. A token that is confined to tenants has to name one
     /// of them.
-    pub environment: Option<String>,
+    pub tenant: Option<String>,
     /// How long these messages are leased, 1 to 43,200; the time of their queue when left out.
     pub lease_seconds: Option<f64>,
 }
@@ -279,7 +279,7 @@ pub struct PullFrom {
     #[serde(default)]
     pub auto_ack: bool,
     /// See `PullBody`.
-    pub environment: Option<String>,
+    pub tenant: Option<String>,
     /// See `PullBody`.
     pub lease_seconds: Option<f64>,
 }
@@ -302,8 +302,8 @@ pub struct PullSource {
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema), schema(as = PeekBody))]
 #[serde(deny_unknown_fields)]
 pub struct Peek {
-    /// Only of this environment; else the next of each, in the order of their turns.
-    pub environment: Option<String>,
+    /// Only of this tenant; else the next of each, in the order of their turns.
+    pub tenant: Option<String>,
     /// Maximum number of messages, 1 to 1,000 (10).
     pub max: Option<usize>,
 }
@@ -313,9 +313,9 @@ pub struct Peek {
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema), schema(as = PurgeBody))]
 #[serde(deny_unknown_fields)]
 pub struct Purge {
-    /// Only of this environment.
+    /// Only of this tenant.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub environment: Option<String>,
+    pub tenant: Option<String>,
 }
 
 /// A message. `J` is a piece of JSON: the server writes borrowed text, a client reads values.
@@ -329,7 +329,7 @@ pub struct Message<J> {
     /// Its id.
     pub id: u64,
     /// The tenant.
-    pub environment: J,
+    pub tenant: J,
     /// Its type.
     #[serde(rename = "type")]
     pub kind: J,
@@ -435,8 +435,8 @@ pub struct DeadPage<M> {
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Redrive {
-    /// Only of this environment.
-    pub environment: Option<String>,
+    /// Only of this tenant.
+    pub tenant: Option<String>,
     /// Only these messages, up to 1,000.
     pub ids: Option<Vec<u64>>,
     /// How many become available per second, from now: 0.1 to 1,000,000. All now when left out.
@@ -447,8 +447,8 @@ pub struct Redrive {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema), schema(as = QueueGap))]
 pub struct Gap {
-    /// The environment; null for those of environments beyond the first 10,000.
-    pub environment: Option<String>,
+    /// The tenant; null for those of tenants beyond the first 10,000.
+    pub tenant: Option<String>,
     /// The lowest id.
     pub first: u64,
     /// The highest id.
@@ -463,12 +463,12 @@ pub struct Gap {
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema), schema(as = QueueGaps))]
 pub struct Gaps {
-    /// By environment.
+    /// By tenant.
     pub gaps: Vec<Gap>,
 }
 
 /// Receipts of messages to acknowledge. A receipt is proof that its holder was given the message, so it opens no other
-/// tenant's messages to a token that is confined to environments.
+/// tenant's messages to a token that is confined to tenants.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]

@@ -71,10 +71,11 @@ impl fmt::Display for Time {
     }
 }
 
-/// `9999-12-31T23:59:59Z`, with or without a fraction.
-fn is_last_second(text: &str) -> bool {
-    let fraction = text.strip_prefix("9999-12-31T23:59:59").and_then(|rest| rest.strip_suffix('Z'));
-    fraction.is_some_and(|fraction| fraction.bytes().all(|byte| byte == b'.' || byte.is_ascii_digit()))
+/// Whether this is a time of the year 9999 that is after the last moment that the calendar has. It is if it is read a year earlier:
+/// both years have the same days.
+fn is_after_last(text: &str) -> bool {
+    let rest = text.strip_prefix("9999-");
+    rest.is_some_and(|rest| format!("9998-{rest}").parse::<Timestamp>().is_ok())
 }
 
 impl FromStr for Time {
@@ -86,8 +87,8 @@ impl FromStr for Time {
             text.len() >= 20 && text.as_bytes()[10] == b'T' && text.is_ascii() && !text.contains('[');
         match text.parse() {
             Ok(time) if is_shaped => Ok(Self(time)),
-            // Many write this for never. It is after the last moment that the calendar has.
-            Err(_) if is_last_second(text) => Ok(Self(Timestamp::MAX)),
+            // Many write the last day of 9999 for never.
+            Err(_) if is_shaped && is_after_last(text) => Ok(Self(Timestamp::MAX)),
             _ => Err(format!("expected a time such as 2026-01-31T18:30:00.000Z, found {text:?}")),
         }
     }
@@ -150,12 +151,34 @@ mod tests {
             "2026-01-31 18:30:00Z",
             "2026-02-30T18:30:00Z",
             "9999-12-31T23:59:59xZ",
+            "9999-12-31T23:59:59.....Z",
+            "9999-12-31T23:59:59.1.2Z",
+            "9999-12-31T23:59:59.Z",
+            "9999-12-31T23:59:59",
+            "9999-12-31 23:59:59Z",
+            "9999-12-31T24:00:00Z",
+            "9999-12-32T00:00:00Z",
+            "9999-02-29T00:00:00Z",
+            "9999-12-31T23:59:59Z[UTC]",
         ];
         for text in wrong {
             text.parse::<Time>().unwrap_err();
         }
         assert_eq!(Time::from_ms(u64::MAX), Time::from_seconds(u64::MAX));
-        assert_eq!("9999-12-31T23:59:59Z".parse(), Ok(Time::from_ms(u64::MAX)));
+        let never = [
+            "9999-12-31T00:00:00Z",
+            "9999-12-31T23:59:59Z",
+            "9999-12-31T23:59:59.999999Z",
+            "9999-12-31T23:59:59+00:00",
+            "9999-12-31T23:59:59-12:00",
+            "9999-12-30T23:00:00Z",
+            "9999-12-30T12:00:00.5-11:30",
+        ];
+        for text in never {
+            assert_eq!(text.parse(), Ok(Time::from_ms(u64::MAX)), "{text}");
+        }
+        // An offset can also bring a time of that day back into the calendar.
+        assert!("9999-12-31T00:00:00+14:00".parse::<Time>().unwrap() < Time::from_ms(u64::MAX));
     }
 
     #[test]

@@ -45,7 +45,7 @@ impl AsRef<str> for Scope {
 }
 
 /// The lists that confine a token.
-pub const LISTS: [&str; 4] = ["hosts", "environments", "machines", "version_types"];
+pub const LISTS: [&str; 4] = ["hosts", "tenants", "machines", "version_types"];
 
 /// Whether a token reads statistics.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -59,7 +59,7 @@ pub enum StatisticsAccess {
 }
 
 /// Decides whether a token with these scopes reads statistics; `has_list` returns whether it has one of [`LISTS`]. Statistics are counted by
-/// version type, and by groups of them, across hosts and environments. They cannot be divided between tenants, so a token with any
+/// version type, and by groups of them, across hosts and tenants. They cannot be divided between tenants, so a token with any
 /// list reads none: neither from the sidecar nor through the feed of a state machine.
 pub fn statistics_access<'a>(
     mut scopes: impl Iterator<Item = &'a str>,
@@ -84,8 +84,8 @@ pub struct NewToken {
     pub scopes: Vec<Scope>,
     /// Confine the token to these hosts: `shop.example`, or `*.shop.example` for everything below.
     pub hosts: Option<Vec<String>>,
-    /// Confine the token to messages of these environments.
-    pub environments: Option<Vec<String>>,
+    /// Confine the token to messages of these tenants.
+    pub tenants: Option<Vec<String>>,
     /// Confine the token to these state machines.
     pub machines: Option<Vec<String>>,
     /// Let the token register instances under these version types only: `shop-1`, or `shop-*` for all that begin with `shop-`.
@@ -117,8 +117,8 @@ pub struct Token {
     pub scopes: Vec<Scope>,
     /// The hosts that it is confined to.
     pub hosts: Option<Vec<String>>,
-    /// The environments that it is confined to.
-    pub environments: Option<Vec<String>>,
+    /// The tenants that it is confined to.
+    pub tenants: Option<Vec<String>>,
     /// The state machines that it is confined to.
     pub machines: Option<Vec<String>>,
     /// The version types under which it registers instances.

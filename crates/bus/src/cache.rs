@@ -95,7 +95,7 @@ mod tests {
             url: "https://a.example/".into(),
             timestamp_ms: None,
             data: None,
-            environment: None,
+            tenant: None,
             object: None,
             idempotency_key: None,
         };

@@ -12,21 +12,21 @@ const MAX_SECRETS: usize = 4;
 /// Tokens in all.
 const API_TOKENS: usize = 10_000;
 
-/// The environment of Signalbox's own events.
-pub(super) const OWN_ENVIRONMENT: &str = "signalbox";
+/// The tenant of Signalbox's own events.
+pub(super) const OWN_TENANT: &str = "signalbox";
 
-/// What the environments of state machines begin with.
+/// What the tenants of state machines begin with.
 const MACHINES: &str = "machine.";
 
-/// The environment of the events that a state machine publishes. It has no colon: in queues, the environment ends at the first.
-pub fn environment_of_machine(machine: &str) -> String {
+/// The tenant of the events that a state machine publishes. It has no colon: in queues, the tenant ends at the first.
+pub fn tenant_of_machine(machine: &str) -> String {
     format!("{MACHINES}{machine}")
 }
 
-/// Whether clients may not publish in this environment: consumers rely on its events coming from Signalbox itself, or from
+/// Whether clients may not publish in this tenant: consumers rely on its events coming from Signalbox itself, or from
 /// the machine of this name.
-pub fn is_reserved_environment(name: &str) -> bool {
-    name == OWN_ENVIRONMENT || name.starts_with(MACHINES)
+pub fn is_reserved_tenant(name: &str) -> bool {
+    name == OWN_TENANT || name.starts_with(MACHINES)
 }
 
 /// A client with a token of the bus.
@@ -74,7 +74,7 @@ impl Registry {
     pub fn name_of(&self, client: &str) -> String {
         match self.api_tokens.get(client) {
             Some(token) => token.name.clone(),
-            None if client == OWN_CLIENT => OWN_ENVIRONMENT.to_owned(),
+            None if client == OWN_CLIENT => OWN_TENANT.to_owned(),
             // Actions of root's state machines publish under the machine's name.
             None if client.starts_with("machine:") => client.to_owned(),
             None => client.strip_prefix('@').unwrap_or("(deleted)").to_owned(),

@@ -40,19 +40,19 @@ const PATIENCE: Duration = Duration::from_millis(2_500);
 /// How long a call may take at least, even if its events have waited for earlier calls.
 const MIN_PATIENCE: Duration = Duration::from_millis(400);
 
-/// How many lists the events of a call are appended to: lanes of subscribers, and facets of queues.
+/// How many lists the events of a call are appended to: lanes of subscribers, and tenants of queues.
 struct Appends<'a> {
     view: &'a View,
     /// The events of each topic, and the lanes of its subscribers.
     topics: HashMap<&'a str, (usize, usize)>,
-    /// The place of a queue, and an environment.
-    facets: HashSet<(usize, &'a str)>,
+    /// The place of a queue, and a tenant.
+    tenants: HashSet<(usize, &'a str)>,
     count: usize,
 }
 
 impl<'a> Appends<'a> {
     fn new(view: &'a View) -> Self {
-        Self { view, topics: HashMap::new(), facets: HashSet::new(), count: 0 }
+        Self { view, topics: HashMap::new(), tenants: HashSet::new(), count: 0 }
     }
 
     /// Adds an event. Each subscriber of its topic appends it to one lane, perhaps to one that already gets an event.
@@ -65,7 +65,7 @@ impl<'a> Appends<'a> {
             *events += 1;
         }
         for queue in self.view.queues_for(&part.channel).iter() {
-            self.count += usize::from(self.facets.insert((*queue, &part.environment)));
+            self.count += usize::from(self.tenants.insert((*queue, &part.tenant)));
         }
     }
 }
@@ -299,7 +299,7 @@ impl Committer {
             seed: &self.core.rng.seed(),
             limits: options,
             // Rounded up: a small limit is still one.
-            environment_bytes: options.environment_bytes.div_ceil(self.core.stores.len() as u64),
+            tenant_bytes: options.tenant_bytes.div_ceil(self.core.stores.len() as u64),
             fan_out: &fan_out,
             groups: &groups,
         };
@@ -325,9 +325,9 @@ impl Committer {
                     let first = Ok(numbers.first().map_or(EventId(0), |(id, _, _)| *id));
                     item.answer(first);
                     for (part, numbers) in item.parts.into_iter().zip(numbers) {
-                        let Part { content, environment, cause, .. } = part;
+                        let Part { content, tenant, cause, .. } = part;
                         if let Content::Event { topic, event } = content {
-                            let event = event.accepted(*numbers, &topic, environment);
+                            let event = event.accepted(*numbers, &topic, tenant);
                             fresh.push(Arc::new(Event { cause, ..event }));
                         }
                     }

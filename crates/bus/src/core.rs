@@ -419,7 +419,7 @@ impl Core {
             url: "/subscriptions".to_owned(),
             timestamp_ms: None,
             data: serde_json::value::to_raw_value(&data).ok(),
-            environment: None,
+            tenant: None,
             object: Some(format!("signalbox:subscriber:{subscriber}")),
             idempotency_key: None,
         };

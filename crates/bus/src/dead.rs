@@ -118,8 +118,8 @@ impl Handle {
         let subscription = view.subscription(client).ok_or(Error::NoSuchSubscription)?;
         let body = store.body(id).await?.ok_or(Error::NoSuchEvent)?;
         let event = Event::from_log(&body).map_err(|_| Error::NoSuchEvent)?;
-        // An event of another topic or environment is none of the subscriber's business.
-        if !subscription.topics.contains(&event.topic) || !subscription.takes(&event.environment) {
+        // An event of another topic or tenant is none of the subscriber's business.
+        if !subscription.topics.contains(&event.topic) || !subscription.takes(&event.tenant) {
             return Err(Error::NoSuchEvent);
         }
         let one = Resend::new(&event, body, Vec::new());
@@ -199,7 +199,7 @@ fn returned(stored: &[u8]) -> Resend {
         Some((DeadLetter { event, .. }, body)) => Resend::new(&event, body, letter),
         // An unreadable entry cannot be delivered; this body removes it from the list, and the delivery counts it as
         // lost.
-        None => Resend { id: EventId(0), hash: 0, body: Vec::new(), letter, environment: String::new() },
+        None => Resend { id: EventId(0), hash: 0, body: Vec::new(), letter, tenant: String::new() },
     }
 }
 

@@ -24,14 +24,14 @@ pub enum Refusal {
     /// A pull queue that takes the message has the maximum number of waiting messages. Nothing was changed.
     #[error("a pull queue is full")]
     WaitingFull,
-    /// The fabric stores as many bytes of the environment as it may. Nothing was changed.
-    #[error("the environment's limit of stored bytes is reached ({limit})")]
-    EnvironmentFull {
+    /// The fabric stores as many bytes of the tenant as it may. Nothing was changed.
+    #[error("the tenant's limit of stored bytes is reached ({limit})")]
+    TenantFull {
         /// The configured limit, for all shards together.
         limit: u64,
     },
-    /// The fabric has little memory left, and the environment or the client uses most of it. Nothing was changed.
-    #[error("memory is short, and the environment or its client uses most of it")]
+    /// The fabric has little memory left, and the tenant or the client uses most of it. Nothing was changed.
+    #[error("memory is short, and the tenant or its client uses most of it")]
     MemoryShort,
     /// The client stores as many idempotency keys as it may. Nothing was changed.
     #[error("limit of idempotency keys reached; the oldest one expires in {retry_ms} ms")]

@@ -80,7 +80,7 @@ pub struct NewEvent {
     /// Any JSON, its bytes kept verbatim.
     pub data: Option<Box<RawValue>>,
     /// The tenant that it belongs to; the publisher's name if absent.
-    pub environment: Option<String>,
+    pub tenant: Option<String>,
     /// The object whose events stay in order; the url when absent.
     pub object: Option<String>,
     /// A repeat under the same key, client and object within ten minutes returns the first event's id.
@@ -103,7 +103,7 @@ pub struct Event {
     /// The kind of change.
     pub kind: Kind,
     /// The tenant that it belongs to.
-    pub environment: String,
+    pub tenant: String,
     /// Where the thing can be fetched.
     pub url: String,
     /// The publisher's time, or else when it was accepted; unix milliseconds.
@@ -128,7 +128,7 @@ impl Event {
             object: entry.object.into_owned(),
             topic: entry.topic.into_owned(),
             kind: entry.kind,
-            environment: entry.environment.into_owned(),
+            tenant: entry.tenant.into_owned(),
             url: entry.url.into_owned(),
             timestamp_ms: entry.timestamp.unwrap_or_else(|| entry.id.accepted_ms()),
             data: entry.data,
@@ -140,7 +140,7 @@ impl Event {
     /// Bytes that it takes in memory, about.
     pub(super) fn weight(&self) -> usize {
         // The rendered form holds nearly everything again; the constant is the size of the struct and its map entry.
-        let texts = self.object.len() + self.topic.len() + self.environment.len() + self.url.len();
+        let texts = self.object.len() + self.topic.len() + self.tenant.len() + self.url.len();
         256 + 2 * (texts + self.data.as_ref().map_or(0, |data| data.get().len()))
     }
 }
@@ -157,8 +157,9 @@ struct Entry<'a> {
     topic: Cow<'a, str>,
     #[serde(rename = "type")]
     kind: Kind,
-    #[serde(borrow)]
-    environment: Cow<'a, str>,
+    // Earlier releases stored it as `environment`.
+    #[serde(borrow, alias = "environment")]
+    tenant: Cow<'a, str>,
     #[serde(borrow)]
     url: Cow<'a, str>,
     timestamp: Option<u64>,
@@ -174,7 +175,7 @@ struct Rest<'a> {
     topic: &'a str,
     #[serde(rename = "type")]
     kind: &'a str,
-    environment: &'a str,
+    tenant: &'a str,
     url: Option<&'a str>,
     timestamp: Option<u64>,
     data: Option<&'a RawValue>,
@@ -204,10 +205,10 @@ impl NewEvent {
     }
 
     /// The event's JSON from `"object"` on; the script puts its numbers before it.
-    pub(super) fn rest(&self, topic: &str, environment: &str) -> Vec<u8> {
+    pub(super) fn rest(&self, topic: &str, tenant: &str) -> Vec<u8> {
         let (object, kind) = (self.object(), self.kind.as_str());
         let (url, timestamp, data) = (Some(&*self.url), self.timestamp_ms, self.data.as_deref());
-        Rest { object, topic, kind, environment, url, timestamp, data }.text()
+        Rest { object, topic, kind, tenant, url, timestamp, data }.text()
     }
 
     /// The accepted event, without reading the log again.
@@ -215,7 +216,7 @@ impl NewEvent {
         self,
         (id, prev, tprev): (EventId, Option<EventId>, Option<EventId>),
         topic: &str,
-        environment: String,
+        tenant: String,
     ) -> Event {
         Event {
             id,
@@ -224,7 +225,7 @@ impl NewEvent {
             object: self.object.unwrap_or_else(|| self.url.clone()),
             topic: topic.to_owned(),
             kind: self.kind,
-            environment,
+            tenant,
             url: self.url,
             timestamp_ms: self.timestamp_ms.unwrap_or_else(|| id.accepted_ms()),
             data: self.data,
@@ -238,14 +239,14 @@ impl NewEvent {
 #[derive(Debug, Clone)]
 pub struct NewMessage {
     /// The tenant; no `:`, no `|`.
-    pub environment: String,
+    pub tenant: String,
     /// Anything; no `:`, no `|`.
     pub kind: String,
     /// Anything; no `:`, no `|`.
     pub name: String,
     /// Any JSON, its bytes kept verbatim.
     pub payload: Option<Box<RawValue>>,
-    /// A repeat under the same key and client with the same `environment:type:name` returns the first message's id.
+    /// A repeat under the same key and client with the same `tenant:type:name` returns the first message's id.
     pub idempotency_key: Option<String>,
     /// When queues may deliver it, if not immediately.
     pub delay: Option<Delay>,
@@ -263,8 +264,8 @@ pub enum Delay {
 impl NewMessage {
     /// The message's JSON from `"object"` on: like an event's, without a url.
     pub(super) fn rest(&self, object: &str) -> Vec<u8> {
-        let Self { environment, kind, name: topic, payload, .. } = self;
-        Rest { object, topic, kind, environment, url: None, timestamp: None, data: payload.as_deref() }.text()
+        let Self { tenant, kind, name: topic, payload, .. } = self;
+        Rest { object, topic, kind, tenant, url: None, timestamp: None, data: payload.as_deref() }.text()
     }
 }
 
@@ -296,6 +297,25 @@ pub(super) fn digest<'a>(parts: impl IntoIterator<Item = &'a [u8]>) -> String {
         // The length keeps two lists of parts with the same text apart.
         hasher.update((part.len() as u64).to_be_bytes());
         hasher.update(part);
+    }
+    HEXLOWER.encode(&hasher.finalize()[..16])
+}
+
+/// As [`digest`], of events from `"object"` on. Their tenant has the name that it had before, so that a request that is repeated
+/// after an upgrade is the same.
+pub(super) fn digest_of_events<'a>(events: impl IntoIterator<Item = &'a [u8]>) -> String {
+    const NAME: &[u8] = b",\"tenant\":";
+    const BEFORE: &[u8] = b",\"environment\":";
+    let mut hasher = Sha256::new();
+    for event in events {
+        // The first one: quotation marks in texts before it are escaped.
+        let at = event.windows(NAME.len()).position(|part| part == NAME);
+        let (before, name, after) = match at {
+            Some(at) => (&event[..at], BEFORE, &event[at + NAME.len()..]),
+            None => (event, &b""[..], &b""[..]),
+        };
+        hasher.update(((before.len() + name.len() + after.len()) as u64).to_be_bytes());
+        [before, name, after].iter().for_each(|part| hasher.update(part));
     }
     HEXLOWER.encode(&hasher.finalize()[..16])
 }
@@ -336,7 +356,7 @@ mod tests {
             url: "https://a.example/1?\"x\"\u{7}".into(),
             timestamp_ms: None,
             data: data.map(|text| RawValue::from_string(text.into()).expect("JSON")),
-            environment: None,
+            tenant: None,
             object: None,
             idempotency_key: None,
         }
@@ -346,6 +366,16 @@ mod tests {
         let mut entry = br#"{"id":6400128,"prev":64,"last":64,"#.to_vec();
         entry.extend(new.rest("orders", "shop"));
         entry
+    }
+
+    #[test]
+    fn the_digest_of_an_event_is_that_of_earlier_releases() {
+        let text =
+            r#"object":"a,\"tenant\":1","topic":"t","type":"update","tenant":"e","data":{"a":1,"tenant":2}}"#;
+        let before = text.replacen(r#","tenant":"e""#, r#","environment":"e""#, 1);
+        assert_ne!(text, before);
+        assert_eq!(digest_of_events([text.as_bytes()]), digest([before.as_bytes()]));
+        assert_eq!(digest_of_events([&b"{\"state\":1}"[..]]), digest([&b"{\"state\":1}"[..]]));
     }
 
     #[test]

@@ -22,12 +22,12 @@ use super::{
 /// How long the shards may take to answer a ping.
 const PULSE: Duration = Duration::from_secs(2);
 
-/// An event on its way to a committer. Its default environment is the client's name, or its token if it has no name.
+/// An event on its way to a committer. Its default tenant is the client's name, or its token if it has no name.
 fn part(view: &View, client: &str, topic: &Arc<str>, mut event: NewEvent) -> Part {
     let name = view.registry.api_tokens.get(client).map(|token| &*token.name);
-    let environment = event.environment.take();
-    let environment = environment.unwrap_or_else(|| name.unwrap_or(client.trim_end_matches('.')).to_owned());
-    Part::new(topic, environment, event)
+    let tenant = event.tenant.take();
+    let tenant = tenant.unwrap_or_else(|| name.unwrap_or(client.trim_end_matches('.')).to_owned());
+    Part::new(topic, tenant, event)
 }
 
 /// Events of one object that are to be accepted together.
@@ -51,7 +51,7 @@ pub struct Handle {
 }
 
 impl Handle {
-    /// Publishes events of one client to one topic; returns one result for each, in order. The default `environment`
+    /// Publishes events of one client to one topic; returns one result for each, in order. The default `tenant`
     /// of an event is the client's name, or its token if it has no name.
     pub async fn publish(
         &self,

@@ -438,16 +438,16 @@ fn refused(owners: &BTreeMap<String, u64>, largest: u64, free_thousandths: u64) 
     over.into_iter().take(MAX_REFUSED).map(|(name, _)| name.clone()).collect()
 }
 
-/// The bytes of each owner: environments, labels of state machines, and clients with definitions of machines and idempotency keys.
+/// The bytes of each owner: tenants, labels of state machines, and clients with definitions of machines and idempotency keys.
 type Owners = BTreeMap<String, u64>;
 
 /// Begins the name of a publisher among the owners.
 const PUBLISHER: &str = "publisher:";
 
-/// The environments of which a client publishes most.
+/// The tenants of which a client publishes most.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Publisher {
-    environments: u64,
+    tenants: u64,
     bytes: u64,
     /// The largest of them, and its bytes.
     largest: String,
@@ -455,10 +455,10 @@ struct Publisher {
 }
 
 impl Publisher {
-    /// The bytes from which on one of its environments is rejected with it: the average, and less at the end of the memory.
+    /// The bytes from which on one of its tenants is rejected with it: the average, and less at the end of the memory.
     /// So its quiet tenants do not pay for its loud ones.
     fn least(&self, free_thousandths: u64) -> u64 {
-        let average = self.bytes / self.environments.max(1);
+        let average = self.bytes / self.tenants.max(1);
         (average.saturating_mul(free_thousandths.min(1000)) / 1000).max(1)
     }
 }
@@ -473,35 +473,35 @@ async fn owners(core: &Core, store: &Store) -> Result<Owners, Error> {
     Ok(owners)
 }
 
-/// Counts the environments of each publisher together. `clients` has the client that publishes most to each environment.
+/// Counts the tenants of each publisher together. `clients` has the client that publishes most to each tenant.
 fn publishers(owners: &Owners, clients: BTreeMap<String, String>) -> BTreeMap<String, Publisher> {
     let mut publishers: BTreeMap<String, Publisher> = BTreeMap::new();
-    for (environment, client) in clients {
-        if let Some(bytes) = owners.get(&environment) {
+    for (tenant, client) in clients {
+        if let Some(bytes) = owners.get(&tenant) {
             let publisher = publishers.entry(client).or_default();
-            publisher.environments += 1;
+            publisher.tenants += 1;
             publisher.bytes = publisher.bytes.saturating_add(*bytes);
             if *bytes >= publisher.largest_bytes {
-                (publisher.largest, publisher.largest_bytes) = (environment, *bytes);
+                (publisher.largest, publisher.largest_bytes) = (tenant, *bytes);
             }
         }
     }
     publishers
 }
 
-/// What each publisher uses beyond the largest environment, as an owner. One that publishes for several tenants does not pay for
-/// its largest one, which pays for itself; one that divides its data between many environments pays for them.
+/// What each publisher uses beyond the largest tenant, as an owner. One that publishes for several tenants does not pay for
+/// its largest one, which pays for itself; one that divides its data between many tenants pays for them.
 fn beyond_one(owners: &Owners, publishers: &BTreeMap<String, Publisher>) -> Owners {
-    let environments = owners.iter().filter(|(name, _)| !name.contains(':'));
-    let largest = environments.map(|(_, bytes)| *bytes).max().unwrap_or_default();
+    let tenants = owners.iter().filter(|(name, _)| !name.contains(':'));
+    let largest = tenants.map(|(_, bytes)| *bytes).max().unwrap_or_default();
     let beyond = |(name, one): (&String, &Publisher)| {
         (one.bytes > largest).then(|| (format!("{PUBLISHER}{name}"), one.bytes - largest))
     };
     publishers.iter().filter_map(beyond).collect()
 }
 
-/// What the script of publishes reads: the owners to reject, and for a publisher the bytes from which on its environments are
-/// rejected. Its largest environment is rejected for all clients.
+/// What the script of publishes reads: the owners to reject, and for a publisher the bytes from which on its tenants are
+/// rejected. Its largest tenant is rejected for all clients.
 fn rejected(
     names: Vec<String>,
     publishers: &BTreeMap<String, Publisher>,
@@ -535,7 +535,7 @@ pub(super) async fn relieve(core: &Arc<Core>, store: &Store) -> Result<u64, Erro
     }
     forget_log(store).await?;
     let mut owners = owners(core, store).await?;
-    let publishers = publishers(&owners, store.environment_clients().await?);
+    let publishers = publishers(&owners, store.tenant_clients().await?);
     memory = Memory::read(core, store).await?;
     // Dead letters and indexes use memory, although they belong to no owner.
     let others = memory.used.saturating_sub(owners.values().sum());
@@ -751,11 +751,11 @@ mod tests {
     }
 
     #[test]
-    fn a_publisher_pays_for_what_it_uses_beyond_the_largest_environment() {
+    fn a_publisher_pays_for_what_it_uses_beyond_the_largest_tenant() {
         let bytes =
             |all: &[(&str, u64)]| all.iter().map(|(name, bytes)| ((*name).to_owned(), *bytes)).collect();
         let owners: Owners = bytes(&[("loud", 30), ("quiet", 1), ("machine:m", 90)]);
-        let one = |environments, bytes| Publisher { environments, bytes, ..Publisher::default() };
+        let one = |tenants, bytes| Publisher { tenants, bytes, ..Publisher::default() };
         let publishers = [("of-both", one(2, 31)), ("of-one", one(1, 30)), ("of-many", one(10, 70))]
             .map(|(name, one)| (name.to_owned(), one));
         let expected = bytes(&[("publisher:of-both", 1), ("publisher:of-many", 40)]);
@@ -763,13 +763,12 @@ mod tests {
     }
 
     #[test]
-    fn with_a_publisher_its_largest_environment_is_rejected_and_its_quiet_ones_are_not() {
+    fn with_a_publisher_its_largest_tenant_is_rejected_and_its_quiet_ones_are_not() {
         let mut owners: Owners = (0..40).map(|n| (format!("quiet{n}"), 500)).collect();
         owners.insert("loud".into(), 14_700);
         let clients = owners.keys().map(|name| (name.clone(), "gateway".to_owned())).collect();
         let publishers = publishers(&owners, clients);
-        let gateway =
-            Publisher { environments: 41, bytes: 34_700, largest: "loud".into(), largest_bytes: 14_700 };
+        let gateway = Publisher { tenants: 41, bytes: 34_700, largest: "loud".into(), largest_bytes: 14_700 };
         assert_eq!(publishers["gateway"], gateway);
         owners.extend(beyond_one(&owners, &publishers));
         let rejected = |free| rejected(refused(&owners, 20_000, free), &publishers, free);

@@ -12,7 +12,7 @@ mod name;
 mod subscription;
 
 pub use backend::{backend, backend_name};
-pub use event::{event, events, is_reserved_object, reserved_environment};
+pub use event::{event, events, is_reserved_object, reserved_tenant};
 pub use group::{group, object_name};
 pub use name::{NEW_TOKEN, TOKEN_NAME, is_new_token, is_token};
 pub use subscription::{alteration, subscription};

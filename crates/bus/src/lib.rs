@@ -13,7 +13,7 @@
 //! ```text
 //!  Handle::publish ─▶ commit.rs ─▶ publish.lua ──┬─▶ bus:log:<segment>     each body once
 //!   (concurrently)    one call at  one atomic    ├─▶ lanes of subscribers  only ids: batches, jobs
-//!                     a time       call          └─▶ PUBLISH environment:type:topic
+//!                     a time       call          └─▶ PUBLISH tenant:type:topic
 //!
 //!  worker.rs ─ acquire.lua ─▶ Deliverer ─▶ ack.lua │ nack.lua (wait, halve) │ bury.lua (dead letter, gap)
 //!  housekeeping.rs, idle.rs: scrub, purge, limits, trim, memory      replay.rs, dead.rs: append events to lanes again
@@ -111,7 +111,7 @@
 //!   operator calls [`Handle::initialize`]. The empty server has no subscriptions, so accepted events would be lost.
 //! * **Redis is full.** Publishers get [`Refusal::Full`], and no publish is applied in part. Before that,
 //!   housekeeping removes events that are retained only for replay, and then rejects new data of the owners that use most:
-//!   environments, clients with many environments or idempotency keys, and labels of machines ([`Refusal::MemoryShort`]). If that
+//!   tenants, clients with many tenants or idempotency keys, and labels of machines ([`Refusal::MemoryShort`]). If that
 //!   is not enough, it drops the oldest batches of the largest subscriber, if that frees memory, and stores a gap for each.
 //! * **A subscriber answers 410.** Its lanes receive no new events. Waiting events stay until it subscribes again or they
 //!   exceed their maximum age.
@@ -166,7 +166,7 @@ mod worker;
 
 pub use backend::{Backend, WantedBackend};
 pub use change::{Change, Index, Log};
-pub use clients::{ApiToken, environment_of_machine, is_reserved_environment};
+pub use clients::{ApiToken, is_reserved_tenant, tenant_of_machine};
 pub use dead::{DeadLetter, Page};
 pub use deliver::{BatchContents, Delivered, Deliverer, Webhooks, rendered_for};
 pub use error::{Error, Limit, Refusal};

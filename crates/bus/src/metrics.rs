@@ -75,7 +75,7 @@ impl Metrics {
             Err(Refusal::Busy) => "busy",
             Err(Refusal::QueueFull) => "queue_full",
             Err(Refusal::WaitingFull) => "waiting_full",
-            Err(Refusal::EnvironmentFull { .. } | Refusal::MemoryShort) => "environment_full",
+            Err(Refusal::TenantFull { .. } | Refusal::MemoryShort) => "tenant_full",
             Err(Refusal::KeysUsedUp { .. }) => "keys_used_up",
             Err(Refusal::Outdated) => "outdated",
             Err(Refusal::Full) => "full",

@@ -45,7 +45,7 @@ pub struct Options {
     #[serde(deserialize_with = "within::<_, _, 0, MAX_BYTES>")]
     pub log_bytes: u64,
     #[serde(deserialize_with = "within::<_, _, 0, MAX_BYTES>")]
-    pub environment_bytes: u64,
+    pub tenant_bytes: u64,
     #[serde(deserialize_with = "within::<_, _, 1, MAX_BYTES>")]
     pub queued_events: u64,
     #[serde(deserialize_with = "within::<_, _, 0, MAX_BYTES>")]

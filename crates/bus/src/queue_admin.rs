@@ -18,7 +18,7 @@ use signalbox_queues::{self as queues, Cleared, Configured, Definition, Matcher}
 /// Maximum number of repetitions when the registry changes before any of a shard was configured or cleared.
 const TRIES: usize = 10;
 
-/// Messages dropped, and facets checked, in one part of the check for messages that are too old.
+/// Messages dropped, and tenants checked, in one part of the check for messages that are too old.
 const RETENTION_PART: usize = 1_000;
 /// The check for messages that are too old ends a round after this time, and continues in the next round.
 const RETENTION_TIME: Duration = Duration::from_secs(5);
@@ -211,7 +211,7 @@ async fn clear(core: &Core, name: &str) -> Result<(), Error> {
 /// State that housekeeping keeps of a shard's queues between two rounds.
 #[derive(Debug, Default)]
 pub(super) struct QueueMaintenance {
-    /// Queue → the facet after which the next check for messages that are too old begins.
+    /// Queue → the tenant after which the next check for messages that are too old begins.
     cursors: HashMap<String, String>,
 }
 

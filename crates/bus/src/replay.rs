@@ -164,7 +164,7 @@ async fn advance(
         return Ok(Duration::ZERO);
     }
     let (events, cursor) = part(store, state, |event| {
-        subscription.topics.contains(&event.topic) && subscription.takes(&event.environment)
+        subscription.topics.contains(&event.topic) && subscription.takes(&event.tenant)
     })
     .await?;
     let seed = core.rng.seed();

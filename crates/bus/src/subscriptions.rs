@@ -46,8 +46,8 @@ pub struct Wanted {
     pub concurrency: Option<u64>,
     /// The treatment of an exhausted batch.
     pub on_exhausted: Option<OnExhausted>,
-    /// The environments that the client's token is confined to.
-    pub environments: Option<BTreeSet<String>>,
+    /// The tenants that the client's token is confined to.
+    pub tenants: Option<BTreeSet<String>>,
 }
 
 /// A client's subscription.
@@ -91,8 +91,10 @@ pub struct Subscription {
     pub retry_seconds: Vec<u32>,
     /// The subscribed topics.
     pub topics: BTreeSet<String>,
-    /// The environments that the client's token is confined to: events of others are not delivered. `None` delivers all.
-    pub environments: Option<BTreeSet<String>>,
+    /// The tenants that the client's token is confined to: events of others are not delivered. `None` delivers all.
+    // Earlier releases stored them as `environments`.
+    #[serde(alias = "environments")]
+    pub tenants: Option<BTreeSet<String>>,
     /// The version of the registry in which it was requested or changed last; 0 for an old one.
     #[serde(default, skip_serializing_if = "super::registry::is_zero")]
     pub(super) changed_in: u64,
@@ -123,9 +125,9 @@ impl Subscription {
         self.sealed.is_some()
     }
 
-    /// Whether events of this environment are delivered.
-    pub fn takes(&self, environment: &str) -> bool {
-        self.environments.as_ref().is_none_or(|own| own.contains(environment))
+    /// Whether events of this tenant are delivered.
+    pub fn takes(&self, tenant: &str) -> bool {
+        self.tenants.as_ref().is_none_or(|own| own.contains(tenant))
     }
 }
 
@@ -202,7 +204,7 @@ impl Registry {
             max_age_seconds: before.and_then(|before| before.max_age_seconds),
             retry_seconds: before.map(|before| before.retry_seconds.clone()).unwrap_or_default(),
             topics: wanted.topics,
-            environments: wanted.environments,
+            tenants: wanted.tenants,
             changed_in: generation,
         };
         self.topics.retain(|topic, _| !unused.contains(topic));

@@ -41,7 +41,7 @@ pub(super) struct View {
     subscriptions: BTreeMap<String, Arc<Subscription>>,
     targets: Vec<Target>,
     by_topic: HashMap<String, Vec<usize>>,
-    /// Topics with a subscriber that takes only the events of its environments.
+    /// Topics with a subscriber that takes only the events of its tenants.
     divided: HashSet<String>,
     /// Digest of a token → its client.
     by_token: HashMap<String, String>,
@@ -80,7 +80,7 @@ impl View {
             for topic in &subscription.topics {
                 by_topic.entry(topic.clone()).or_default().push(targets.len());
             }
-            if subscription.environments.is_some() {
+            if subscription.tenants.is_some() {
                 divided.extend(subscription.topics.iter().cloned());
             }
             targets.push(target(subscription));
@@ -176,23 +176,22 @@ impl View {
         fitting.max_by_key(|(_, one)| one.prefix.len()).map(|(name, _)| &**name)
     }
 
-    /// Whether the subscribers of an event depend on its environment.
+    /// Whether the subscribers of an event depend on its tenant.
     pub(super) fn is_divided(&self, topic: &str) -> bool {
         self.divided.contains(topic)
     }
 
-    /// The fan-out of a call over `topics`. One whose subscribers depend on the environment is listed for each environment.
+    /// The fan-out of a call over `topics`. One whose subscribers depend on the tenant is listed for each tenant.
     pub(super) fn fan_out(&self, topics: &[(Arc<str>, Option<&str>)], clients: Vec<Arc<str>>) -> FanOut {
         let mut places: HashMap<usize, usize> = HashMap::new();
         let mut targets = Vec::new();
         let topics = topics
             .iter()
-            .map(|(topic, environment)| {
+            .map(|(topic, tenant)| {
                 let subscribers = self.by_topic.get(&**topic).map_or(&[][..], Vec::as_slice);
                 let takes = |subscriber: &&usize| {
                     let subscription = self.subscription(&self.targets[**subscriber].token);
-                    environment
-                        .is_none_or(|environment| subscription.is_some_and(|one| one.takes(environment)))
+                    tenant.is_none_or(|tenant| subscription.is_some_and(|one| one.takes(tenant)))
                 };
                 let places = subscribers
                     .iter()

@@ -24,7 +24,7 @@
 //!
 //! let path = format!("/queues/{}", segment("mail"));
 //! let queue: Queue = client.get(&path).await?;
-//! let purged: Count = client.send("POST", &format!("{path}/purge"), &Purge { environment: None }).await?;
+//! let purged: Count = client.send("POST", &format!("{path}/purge"), &Purge { tenant: None }).await?;
 //! # Ok(())
 //! # }
 //! ```

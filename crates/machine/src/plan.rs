@@ -28,8 +28,8 @@ pub fn reindexed(old: &Machine, new: &Machine) -> Vec<String> {
     if old.index() == new.index() {
         return Vec::new();
     }
-    let changed = states(old, new).changed;
-    names(new, |state| old.state(state.name()).is_some() && !changed.iter().any(|name| name == state.name()))
+    let changed: BTreeSet<String> = states(old, new).changed.into_iter().collect();
+    names(new, |state| old.state(state.name()).is_some() && !changed.contains(state.name()))
 }
 
 /// Differences outside of the states: `timezone`, `hosts`, `index`, `feeds.NAME`, `inputs.TOPIC`, `webhooks` and `limits`, in

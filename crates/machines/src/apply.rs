@@ -201,7 +201,8 @@ impl Applier {
             old => old?,
         };
         let removed = plan::states(&old.machine, machine).removed;
-        if let Some(from) = map.keys().find(|from| !removed.contains(from)) {
+        let may_be_named: BTreeSet<&String> = removed.iter().collect();
+        if let Some(from) = map.keys().find(|from| !may_be_named.contains(from)) {
             return Err(Error::BadMap(format!("the map names {from}, which is not a removed state")));
         }
         if let Some(from) = map.keys().find(|from| old.keeps(from)) {
@@ -253,7 +254,7 @@ impl Applier {
     async fn finish(&self, under_way: &Applying) -> Result<(), Error> {
         let Applying { machine, version, map, .. } = under_way;
         let definition = self.versions.version(0, machine, *version).await?.ok_or(Error::NoSuchVersion)?;
-        let stored: StoredVersion = serde_json::from_str(&definition).map_err(|_| Error::Unreadable)?;
+        let stored = StoredVersion::read(&definition)?.ok_or(Error::NoSuchVersion)?;
         let map: BTreeMap<String, String> = serde_json::from_str(map).unwrap_or_default();
         // A version that this process cannot read is made active by one that can: it may have inputs, and labels to be moved.
         let new = self.definitions.read(machine, *version).await?.ok_or(Error::NoSuchVersion)?;
@@ -277,7 +278,7 @@ impl Applier {
             None => None,
         };
         for shard in 0..self.versions.shards() {
-            let by = (stored.client(), &*definition);
+            let by = (stored.client(), &definition);
             let active = self.versions.switch(shard, machine, (*version, has_inputs), by).await?;
             self.definitions.forget(machine, shard);
             if active == 0 {
@@ -313,7 +314,7 @@ impl Applier {
         let payer = Payer::of(now);
         let states = plan::states(before, &now.machine);
         let removed: BTreeSet<&str> = states.removed.iter().map(String::as_str).collect();
-        let reindexed = plan::reindexed(before, &now.machine);
+        let reindexed: BTreeSet<String> = plan::reindexed(before, &now.machine).into_iter().collect();
         // In an added state are only labels that stay on a version that had it.
         for state in states.removed.iter().chain(&states.added).chain(&states.changed).chain(&reindexed) {
             let mut after: Option<String> = None;

@@ -49,7 +49,7 @@ use crate::{
     },
     sweep_entries::SweepEntries,
     sweeps::{self, Sweeps},
-    tasks::TaskRunner,
+    tasks::{self, TaskRunner},
     turns::Turns,
 };
 
@@ -191,8 +191,9 @@ impl Service {
             definitions: definitions.clone(),
             clock: clock.clone(),
         };
+        let stored_tasks = Tasks::new(shards.clone(), tasks::KEPT_MS);
         let tasks = Arc::new(TaskRunner {
-            tasks: Tasks(shards.clone()),
+            tasks: stored_tasks.clone(),
             due: due.clone(),
             search: search.clone(),
             labels: labels.clone(),
@@ -212,7 +213,7 @@ impl Service {
             labels: Arc::clone(&label_store),
             runner: Arc::clone(&runner),
             sweeps: sweep_entries.clone(),
-            tasks: Tasks(shards.clone()),
+            tasks: stored_tasks,
             clock: clock.clone(),
             secrets: secrets.clone(),
             page,

@@ -109,7 +109,7 @@ fn event(machine: &str, label: &str, incarnation: u32, row: &Row) -> NewEvent {
         url: format!("urn:signalbox:machine:{machine}:{}", percent_encoded(label)),
         timestamp_ms: Some(row.at_ms),
         data: to_raw_value(&data).ok(),
-        environment: None,
+        tenant: None,
         object: Some(object(machine, label)),
         idempotency_key: None,
     }

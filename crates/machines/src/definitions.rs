@@ -5,7 +5,7 @@
 //! again.
 
 use std::{
-    collections::{BTreeMap, HashMap},
+    collections::{BTreeMap, BTreeSet, HashMap, HashSet},
     sync::Arc,
 };
 
@@ -23,7 +23,7 @@ use crate::{
     Error,
     effort::Effort,
     record::Record,
-    store::{Applying, Started, Versions},
+    store::{Applying, Started, Stored, Versions},
 };
 
 /// How long a plan is retained, seconds.
@@ -101,13 +101,9 @@ impl Family {
 
     /// The names of all states, those of the active version first.
     pub(crate) fn states(&self) -> Vec<&str> {
-        let mut names: Vec<&str> = Vec::new();
-        for state in self.all().flat_map(|version| version.machine.states()) {
-            if !names.contains(&state.name()) {
-                names.push(state.name());
-            }
-        }
-        names
+        let mut seen = HashSet::new();
+        let states = self.all().flat_map(|version| version.machine.states());
+        states.map(|state| state.name()).filter(|name| seen.insert(*name)).collect()
     }
 }
 
@@ -118,12 +114,6 @@ pub(crate) struct AllStates {
     pub(crate) names: Vec<String>,
     /// Whether every version could be read. Otherwise labels may be in other states, too.
     pub(crate) complete: bool,
-}
-
-impl Default for AllStates {
-    fn default() -> Self {
-        Self { names: Vec::new(), complete: true }
-    }
 }
 
 /// A version as it is stored.
@@ -142,11 +132,24 @@ pub struct StoredVersion {
     /// The names of its states. `None`: an earlier Signalbox stored it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     states: Option<Vec<String>>,
-    /// The text of the definition.
+    /// The text of the definition, which is stored apart. An earlier Signalbox stored it here. Empty in a list of versions.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
     pub source: String,
 }
 
 impl StoredVersion {
+    /// Joins a record with its text. `None` if there is no text: the version was removed while it was read.
+    ///
+    /// # Errors
+    /// [`Error::Unreadable`] if it is damaged, or another version of Signalbox stored it.
+    pub(crate) fn read(stored: &Stored) -> Result<Option<Self>, Error> {
+        let mut version: Self = serde_json::from_str(&stored.record).map_err(|_| Error::Unreadable)?;
+        if !stored.source.is_empty() {
+            version.source.clone_from(&stored.source);
+        }
+        Ok(Some(version).filter(|version| !version.source.is_empty()))
+    }
+
     /// The client for which its bytes are counted.
     pub(crate) fn client(&self) -> &str {
         self.author.client().unwrap_or("root")
@@ -254,7 +257,7 @@ impl Definitions {
     /// The names of all states in which labels of a machine can be: those of the active version, then those of versions
     /// that labels stay on.
     pub(crate) async fn states(&self, machine: &str) -> Result<Vec<String>, Error> {
-        let mut names: Vec<String> = Vec::new();
+        let (mut names, mut seen) = (Vec::new(), HashSet::new());
         for shard in 0..self.versions.shards() {
             let family = match self.family(machine, shard).await {
                 Ok(family) => family,
@@ -263,7 +266,7 @@ impl Definitions {
                 Err(error) => return Err(error),
             };
             for state in family.states() {
-                if !names.iter().any(|name| name == state) {
+                if seen.insert(state.to_owned()) {
                     names.push(state.to_owned());
                 }
             }
@@ -288,21 +291,25 @@ impl Definitions {
 
     /// The names of all states in which labels of a machine may be: those of all stored versions, ordered.
     pub(crate) async fn all_states(&self, machine: &str) -> Result<AllStates, Error> {
-        let mut all = AllStates::default();
-        for (_, text) in self.versions.versions(machine).await? {
-            let states = match serde_json::from_str::<StoredVersion>(&text) {
-                Ok(StoredVersion { states: Some(states), .. }) => Some(states),
-                Ok(stored) => parse_stored(machine, stored.source).await.ok().map(|read| names_of(&read)),
-                Err(_) => None,
-            };
-            match states {
-                Some(states) => all.names.extend(states),
-                None => all.complete = false,
+        let (mut names, mut complete) = (BTreeSet::new(), true);
+        let numbers = self.versions.numbers(machine).await?;
+        let mut left = &*numbers;
+        while !left.is_empty() {
+            let records = self.versions.records(machine, left).await?;
+            left = left.get(records.len()..).unwrap_or_default();
+            for record in records.into_iter().flatten() {
+                let states = match serde_json::from_slice::<StoredVersion>(&record) {
+                    Ok(StoredVersion { states: Some(states), .. }) => Some(states),
+                    Ok(stored) => parse_stored(machine, stored.source).await.ok().map(|read| names_of(&read)),
+                    Err(_) => None,
+                };
+                match states {
+                    Some(states) => names.extend(states),
+                    None => complete = false,
+                }
             }
         }
-        all.names.sort_unstable();
-        all.names.dedup();
-        Ok(all)
+        Ok(AllStates { names: names.into_iter().collect(), complete })
     }
 
     /// The number of labels that stay on versions before the active one, by version.
@@ -419,8 +426,10 @@ impl Definitions {
         shard: usize,
         number: u64,
     ) -> Result<Option<StoredVersion>, Error> {
-        let text = self.versions.version(shard, machine, number).await?;
-        text.map(|text| serde_json::from_str(&text).map_err(|_| Error::Unreadable)).transpose()
+        match self.versions.version(shard, machine, number).await? {
+            Some(stored) => StoredVersion::read(&stored),
+            None => Ok(None),
+        }
     }
 
     /// A version as the first shard has it now, if it is there.
@@ -431,13 +440,23 @@ impl Definitions {
         }
     }
 
-    /// All versions of a machine, the oldest first.
+    /// All readable versions of a machine without their texts, the oldest first.
     pub async fn versions(&self, machine: &str) -> Result<Vec<(u64, StoredVersion)>, Error> {
-        let all = self.versions.versions(machine).await?;
-        Ok(all
-            .into_iter()
-            .filter_map(|(number, text)| Some((number, serde_json::from_str(&text).ok()?)))
-            .collect())
+        let numbers = self.versions.numbers(machine).await?;
+        let (mut found, mut left) = (Vec::new(), &*numbers);
+        while !left.is_empty() {
+            let records = self.versions.records(machine, left).await?;
+            let (read, rest) = left.split_at(records.len().min(left.len()));
+            for (number, record) in read.iter().zip(records) {
+                let version = record.and_then(|record| serde_json::from_slice::<StoredVersion>(&record).ok());
+                // A text that an earlier release stored here is dropped part by part, as are the names of states.
+                let version =
+                    version.map(|version| StoredVersion { states: None, source: String::new(), ..version });
+                found.extend(version.map(|version| (*number, version)));
+            }
+            left = rest;
+        }
+        Ok(found)
     }
 
     /// Stores a plan of a client under a name for an hour.
@@ -495,9 +514,10 @@ impl Definitions {
             author: author.clone(),
             hash: machine.hash().to_owned(),
             states: Some(names_of(machine)),
-            source: machine.source().to_string(),
+            source: String::new(),
         };
-        let definition = serde_json::to_string(&stored).unwrap_or_default();
+        let record = serde_json::to_string(&stored).unwrap_or_default();
+        let definition = Stored { record, source: machine.source().to_string() };
         let map = serde_json::to_string(map).unwrap_or_default();
         match self.versions.start_apply(machine, base, mark, (stored.client(), &definition), &map).await? {
             Started::As(version) => {
@@ -533,6 +553,6 @@ pub async fn parse_stored(name: &str, source: String) -> Result<Arc<Machine>, Er
 /// # Errors
 /// If the text is not a valid definition.
 fn parse_machine(name: &str, source: &str) -> Result<Option<Arc<Machine>>, Refused> {
-    let file = definition::load(name, source)?;
+    let file = definition::load_stored(name, source)?;
     Ok(file.machines.into_iter().find(|machine| machine.name() == name))
 }

@@ -51,6 +51,9 @@ use crate::{
 
 /// Events that are read together.
 const PAGE: u64 = 200;
+/// Versions of a machine that are kept in memory for a page: each can have a megabyte of text. Usually one or two govern the events
+/// of a page; others wait for the next page.
+const MAX_VERSIONS: usize = 4;
 /// The pause before another try when the fabric does not answer, or events of a machine have to wait.
 pub(crate) const PAUSE: Duration = Duration::from_secs(1);
 /// How long a missed live event may stay unnoticed.
@@ -285,8 +288,9 @@ impl Inputs {
     /// Applies the next page to one machine. Returns whether there may be more.
     async fn catch_up_page(&self, shard: usize, machine: &str) -> Result<bool, Error> {
         let Some(position) = self.positions.of(shard, machine).await? else { return Ok(false) };
-        let version = position.versions().last();
-        let version = version.and_then(|number| self.definitions.known_version(machine, number));
+        // Later versions are not read before an event needs them.
+        let version =
+            position.versions().rev().find_map(|number| self.definitions.known_version(machine, number));
         let payer = version.map_or_else(|| Payer::alone(machine), |version| Payer::of(&version));
         let _place = self.places.take(&payer).await;
         let Some((mut page, changed)) = self.page(shard, position.at, vec![position]).await? else {
@@ -325,12 +329,15 @@ impl Inputs {
         Ok(Some((Page { shard, positions, versions, unreadable, events }, changed)))
     }
 
-    /// Reads the versions that govern the events of a page.
+    /// Reads the versions that govern the events of a page, and leaves events to the next page if these are too many.
     async fn load(&self, page: &mut Page) -> Result<(), Error> {
-        let Page { shard, positions, versions, unreadable, .. } = page;
+        let Page { shard, positions, versions, unreadable, events } = page;
         for position in positions {
             let machine = &position.machine;
-            for number in position.versions() {
+            let ids: Vec<u64> = events.iter().map(|event| event.id.0).collect();
+            let (numbers, count) = position.versions_of(&ids, MAX_VERSIONS);
+            events.truncate(count);
+            for number in numbers {
                 let key = (machine.clone(), number);
                 match self.definitions.version(machine, *shard, number).await {
                     Ok(version) => drop(versions.insert(key, version)),
@@ -447,7 +454,7 @@ impl Inputs {
         let named = match &input.label {
             EventPath::Object => Value::from(event.object.as_str()),
             EventPath::Url => Value::from(event.url.as_str()),
-            EventPath::Environment => Value::from(event.environment.as_str()),
+            EventPath::Tenant => Value::from(event.tenant.as_str()),
             EventPath::Data(path) => path.of(&data).clone(),
         };
         let label = match named {

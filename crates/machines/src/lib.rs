@@ -40,6 +40,7 @@
 //! | `runner` | `Runner`: what follows a change in the background: attempts of actions, requests to feeds |
 //! | `labels`, `sweeps`, `apply` | the changes themselves: by clients, by times of day, by definitions |
 //! | `search`, `tasks` | finds labels by a filter; operations on all of them, in the background |
+//! | `old_tasks` | moves tasks that earlier versions have stored |
 //! | `background` | work on entries of the due set that may take long |
 //! | `turns` | which machines get how much of a page of due entries |
 //! | `due_times`, `inputs`, `reconcile` | what causes changes without a request: due times, events, lost sweeps |
@@ -120,6 +121,7 @@ mod labels;
 mod limits;
 mod log;
 mod metrics;
+mod old_tasks;
 mod options;
 mod places;
 mod population;

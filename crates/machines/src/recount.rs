@@ -13,7 +13,10 @@
 //! A machine that cannot be counted delays no other, and is tried again after increasing pauses. Its count stays as it is, even if
 //! a version of its definition cannot be read: labels may be in states that only this version names.
 
-use std::{collections::HashSet, time::Duration};
+use std::{
+    collections::{BTreeSet, HashSet},
+    time::Duration,
+};
 
 use signalbox_store::Kind;
 use tokio::time::{Instant, sleep, sleep_until, timeout_at};
@@ -166,7 +169,8 @@ impl Recounter {
         if !all.complete {
             return Err(Error::Unreadable);
         }
-        let others: Vec<String> = all.names.into_iter().filter(|name| !present.contains(name)).collect();
+        let known: BTreeSet<&String> = present.iter().collect();
+        let others: Vec<String> = all.names.into_iter().filter(|name| !known.contains(name)).collect();
         let counts = self.records.count_states(machine, &others).await?;
         let abandoned = others.into_iter().zip(counts).filter(|(_, count)| *count > 0);
         Ok(present.iter().cloned().chain(abandoned.map(|(name, _)| name)).collect())

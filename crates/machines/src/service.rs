@@ -94,13 +94,18 @@ impl Service {
         tasks.spawn(self.clone().reconcile(reconnected, shutdown.clone()));
     }
 
-    /// Continues unfinished changes of definition, applies the folder of definitions once, and restores lost sweeps.
+    /// Moves tasks of earlier versions, continues unfinished changes of definition, applies the folder of definitions once, and
+    /// restores lost sweeps.
     async fn reconcile(self, reconnected: Arc<Notify>, shutdown: CancellationToken) {
         let mut folder = self.folder.clone();
         let mut restored_at: Option<Instant> = None;
         let mut resealed = false;
         loop {
             let round = async {
+                // Before anything else: a definition cannot be applied while its machine is deleted.
+                if let Err(error) = self.handle.tasks.tasks.adopt().await {
+                    tracing::debug!(%error, "tasks of an earlier version not moved yet");
+                }
                 let finished = self.handle.applier.finish_all().await;
                 // A definition that this process cannot read delays no other.
                 if matches!(finished, Ok(()) | Err(crate::Error::Unreadable))

@@ -5,6 +5,10 @@
 //! repeats at most one page. Each label stores the task as an idempotency key, so that an operation is applied to it
 //! once. A label that entered its state after the task began is not skipped or moved.
 //!
+//! A request about a machine reads only the tasks of this machine, and what concerns all machines reads only the index
+//! of the tasks that run. So a task is small: its filter and its operation have a limit, and only a deletion that runs
+//! has the names of states.
+//!
 //! Deleting a machine is a task too. Its definition stops being active first, so no label can be created or changed;
 //! then its labels are deleted, and finally its versions. The number of its last version is kept in each shard, so that a
 //! process that was paused does not make an earlier version active again, and a machine with the same name does not reuse the
@@ -25,7 +29,7 @@ use crate::{
     labels::{Labels, Operation},
     record::Record,
     search::{Filter, Search},
-    store::{Due, DueSet, Index, Records, Tasks, Versions},
+    store::{Begun, Due, DueSet, Index, Records, TaskName, Tasks, Versions},
 };
 
 /// Whether the tokens of a client have ended.
@@ -39,7 +43,9 @@ const SCAN: usize = 1_000;
 const MAX_RUNNING: usize = 5;
 /// Ended tasks of a machine that are kept, and as many deletions of machines of its name; and for how long.
 const MAX_ENDED: usize = 20;
-const KEPT_MS: u64 = 7 * 24 * 3_600_000;
+pub(crate) const KEPT_MS: u64 = 7 * 24 * 3_600_000;
+/// The maximum of bytes of a task's filter and operation together, as JSON.
+const MAX_BYTES: usize = 4_096;
 /// The maximum of labels per second that can be set as a limit.
 pub const MAX_RATE: u32 = 10_000;
 
@@ -117,7 +123,8 @@ pub struct Task {
     pub error: Option<String>,
     /// The last label that was worked on.
     cursor: Option<String>,
-    /// The states of a machine that is deleted.
+    /// The states of a machine that is deleted. Empty when the task has ended.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     states: Vec<String>,
     /// The search for labels of a machine that is deleted in other states, if one of its versions cannot be read.
     #[serde(default)]
@@ -125,6 +132,25 @@ pub struct Task {
     /// The last version of a machine that is deleted. A later one is another machine of its name. `None` until it is known.
     #[serde(default)]
     last: Option<u64>,
+}
+
+impl Task {
+    /// Its name, with the client whose end cancels it.
+    pub(crate) fn name(&self) -> TaskName<'_> {
+        let client = match self.job {
+            Job::Each(_) => &*self.client,
+            Job::DeleteMachine => "",
+        };
+        TaskName { machine: &self.machine, id: &self.id, client }
+    }
+
+    /// The task as it is stored. Drops the names of states unless they are needed.
+    pub(crate) fn stored_json(&mut self) -> String {
+        if self.job != Job::DeleteMachine || self.state != TaskState::Running {
+            self.states = Vec::new();
+        }
+        serde_json::to_string(self).unwrap_or_default()
+    }
 }
 
 /// Where a scan of all labels continues.
@@ -166,6 +192,7 @@ impl TaskRunner {
         (by, client): (&str, &str),
         key: Option<&str>,
     ) -> Result<Task, Error> {
+        check_size(&operation, &filter)?;
         if let Operation::Move { to } = &operation
             && self.definitions.current(machine).await?.machine.state(to).is_none()
         {
@@ -175,27 +202,36 @@ impl TaskRunner {
         self.search.page(machine, &filter, None, 1).await?;
         let id = new_id(machine, by, key);
         let job = Job::Each(operation);
-        match self.get(machine, &id).await {
-            Err(Error::NoSuchTask) => self.store_new(id, machine, (job, filter), rate, (by, client)).await,
-            Ok(task) if (&task.job, &task.filter, task.rate) == (&job, &filter, rate) => {
-                if task.state == TaskState::Running {
-                    self.due.ensure(0, &member(&task), task.updated_ms).await?;
+        let first = match self.get(machine, &id).await {
+            Err(Error::NoSuchTask) => {
+                let asked = (job.clone(), filter.clone());
+                match self.store_new(id.clone(), machine, asked, rate, (by, client)).await? {
+                    Some(task) => return Ok(task),
+                    // A repeat was faster.
+                    None => self.get(machine, &id).await?,
                 }
-                Ok(task)
             }
-            Ok(_) => Err(Error::Conflict),
-            Err(error) => Err(error),
+            found => found?,
+        };
+        if (&first.job, &first.filter, first.rate) != (&job, &filter, rate) {
+            return Err(Error::Conflict);
         }
+        if first.state == TaskState::Running {
+            self.due.ensure(0, &member(machine, &id), first.updated_ms).await?;
+        }
+        Ok(first)
     }
 
     /// Continues tasks that run and are not in the due set, because the process that started them died, or the fabric
     /// lost the entry. Returns how many.
     pub(crate) async fn restore(&self) -> Result<usize, Error> {
-        let all = self.tasks.all().await?;
-        let tasks = all.iter().filter_map(|task| serde_json::from_str::<Task>(task).ok());
+        self.tasks.ready().await?;
+        let now_ms = self.clock.now_ms().await?;
         let mut restored = 0;
-        for task in tasks.filter(|task| task.state == TaskState::Running) {
-            restored += usize::from(self.due.ensure(0, &member(&task), task.updated_ms).await?);
+        // The tasks are not read. One that does not run is removed from the index when its entry is due.
+        for running in self.tasks.running().await? {
+            let TaskName { machine, id, .. } = running.name();
+            restored += usize::from(self.due.ensure(0, &member(machine, id), now_ms).await?);
         }
         Ok(restored)
     }
@@ -234,12 +270,16 @@ impl TaskRunner {
         }
         let id = new_id(machine, by, key);
         let job = (Job::DeleteMachine, Filter::default());
-        let mut task = self.store_new(id, machine, job, None, (by, client)).await?;
+        let Some(mut task) = self.store_new(id, machine, job, None, (by, client)).await? else {
+            // A repeat was faster.
+            return self.deletion(machine, by, key).await?.ok_or(Error::Conflict);
+        };
         self.retire(&mut task).await?;
         tracing::info!(machine, by, "machine deleted; its labels follow");
         Ok(task)
     }
 
+    /// Stores a new task, unless there is one with this ID.
     async fn store_new(
         &self,
         id: String,
@@ -247,13 +287,14 @@ impl TaskRunner {
         (job, filter): (Job, Filter),
         rate: Option<u32>,
         (by, client): (&str, &str),
-    ) -> Result<Task, Error> {
+    ) -> Result<Option<Task>, Error> {
+        let now_ms = self.clock.now_ms().await?;
+        // Checked first: a rejected call must not read all versions and count the labels of all states.
+        self.make_room(machine, now_ms).await?;
         let AllStates { names: states, complete } = self.definitions.all_states(machine).await?;
         let scan = (job == Job::DeleteMachine && !complete).then(Scan::default);
         let labels = self.records.count_states(machine, &states).await?.into_iter().sum();
-        let now_ms = self.clock.now_ms().await?;
-        self.make_room(machine, now_ms).await?;
-        let task = Task {
+        let mut task = Task {
             id,
             machine: machine.to_owned(),
             job,
@@ -275,9 +316,15 @@ impl TaskRunner {
             scan,
             last: None,
         };
-        self.put(&task).await?;
-        self.due.ensure(0, &member(&task), now_ms).await?;
-        Ok(task)
+        let json = task.stored_json();
+        match self.tasks.begin(task.name(), &json, MAX_RUNNING).await? {
+            Begun::Stored => {}
+            Begun::Exists => return Ok(None),
+            // Another one was started at the same time.
+            Begun::Full => return Err(Error::TooManyTasks(MAX_RUNNING)),
+        }
+        self.due.ensure(0, &member(machine, &task.id), now_ms).await?;
+        Ok(Some(task))
     }
 
     /// Forgets tasks that ended long ago.
@@ -300,13 +347,16 @@ impl TaskRunner {
         Ok(())
     }
 
-    async fn put(&self, task: &Task) -> Result<(), Error> {
-        let json = serde_json::to_string(task).unwrap_or_default();
-        Ok(self.tasks.put(&task.machine, &task.id, &json).await?)
+    /// Replaces a task, if it is still stored as `before`. Returns it as it is stored then.
+    async fn replace(&self, before: &str, task: &mut Task) -> Result<Option<String>, Error> {
+        let (json, runs) = (task.stored_json(), task.state == TaskState::Running);
+        let replaced = self.tasks.replace(task.name(), (before, &json), runs).await?;
+        Ok(replaced.then_some(json))
     }
 
     /// The tasks of a machine, the newest first. The machine may have been deleted.
     pub async fn list(&self, machine: &str) -> Result<Vec<Task>, Error> {
+        self.tasks.ready().await?;
         let all = self.tasks.of(machine).await?;
         let mut tasks: Vec<Task> = all.iter().filter_map(|task| serde_json::from_str(task).ok()).collect();
         tasks.sort_by_key(|task| std::cmp::Reverse(task.created_ms));
@@ -323,6 +373,7 @@ impl TaskRunner {
 
     /// A task, and as it is stored.
     pub(crate) async fn read(&self, machine: &str, id: &str) -> Result<(String, Task), Error> {
+        self.tasks.ready().await?;
         let stored = self.tasks.get(machine, id).await?.ok_or(Error::NoSuchTask)?;
         let task = serde_json::from_str(&stored).map_err(|_| Error::NoSuchTask)?;
         Ok((stored, task))
@@ -341,7 +392,7 @@ impl TaskRunner {
             }
             self.tasks.cancel(machine, id, by).await?;
             // It may wait for its rate.
-            self.due.set(0, &member(&task), Some(task.created_ms)).await?;
+            self.due.set(0, &member(machine, id), Some(task.created_ms)).await?;
         }
         Ok(task)
     }
@@ -355,37 +406,33 @@ impl TaskRunner {
         &self,
         has_ended: impl Future<Output = Result<HasEnded, E>> + Send,
     ) -> Result<(), E> {
-        let all = self.tasks.all().await.map_err(Error::from)?;
-        let tasks = all.iter().filter_map(|task| serde_json::from_str::<Task>(task).ok());
-        let running: Vec<Task> = tasks
-            .filter(|task| task.state == TaskState::Running && matches!(task.job, Job::Each(_)))
-            .filter(|task| !task.client.is_empty())
-            .collect();
+        self.tasks.ready().await?;
+        let mut running = self.tasks.running().await.map_err(Error::from)?;
+        running.retain(|running| !running.name().client.is_empty());
         if running.is_empty() {
             return Ok(());
         }
         let has_ended = has_ended.await?;
-        for task in running.iter().filter(|task| has_ended(&task.client)) {
-            match self.cancel(&task.machine, &task.id, "the end of its token").await {
-                Ok(_) | Err(Error::NoSuchTask) => {}
+        for running in &running {
+            let TaskName { machine, id, client } = running.name();
+            if !has_ended(client) || self.tasks.find_running(machine, id).await?.is_none() {
+                continue;
+            }
+            match self.cancel(machine, id, "the end of its token").await {
+                Ok(task) => {
+                    tracing::info!(machine, task = id, by = task.by, "task of an ended token canceled");
+                }
+                Err(Error::NoSuchTask) => {}
                 Err(error) => return Err(error.into()),
             }
-            tracing::info!(
-                machine = task.machine,
-                task = task.id,
-                by = task.by,
-                "task of an ended token canceled"
-            );
         }
         Ok(())
     }
 
     /// Works on the next page of a task whose entry is due.
     pub(crate) async fn run(&self, entry: &str, machine: &str, id: &str) -> Result<(), Error> {
-        let (mut stored, mut task) = match self.read(machine, id).await {
-            Ok((stored, task)) if task.state == TaskState::Running => (stored, task),
-            Ok(_) | Err(Error::NoSuchTask) => return Ok(self.due.set(0, entry, None).await?),
-            Err(error) => return Err(error),
+        let Some((mut stored, mut task)) = self.tasks.find_running(machine, id).await? else {
+            return Ok(self.due.set(0, entry, None).await?);
         };
         if task.job == Job::DeleteMachine && task.last.is_none() {
             (stored, task) = self.find_last(machine, id).await?;
@@ -415,8 +462,7 @@ impl TaskRunner {
         }
         task.updated_ms = self.clock.now_ms().await?;
         // Otherwise this process was paused, and another one has continued the task.
-        let json = serde_json::to_string(&task).unwrap_or_default();
-        if !self.tasks.replace(machine, id, (stored, &json)).await? {
+        if self.replace(stored, &mut task).await?.is_none() {
             return Ok(());
         }
         if task.state == TaskState::Running {
@@ -486,9 +532,8 @@ impl TaskRunner {
                 return Ok((stored, task));
             }
             task.last = Some(self.versions.last(machine).await?);
-            let json = serde_json::to_string(&task).unwrap_or_default();
             // Otherwise another process has found it.
-            if self.tasks.replace(machine, id, (&stored, &json)).await? {
+            if let Some(json) = self.replace(&stored, &mut task).await? {
                 return Ok((json, task));
             }
         }
@@ -561,15 +606,54 @@ fn id_of(machine: &str, by: &str, key: &str) -> String {
 }
 
 /// The entry of a task in the due set.
-fn member(task: &Task) -> String {
-    Due::Task { machine: task.machine.clone(), id: task.id.clone() }.member()
+fn member(machine: &str, id: &str) -> String {
+    Due::Task { machine: machine.to_owned(), id: id.to_owned() }.member()
+}
+
+/// A task is read with the others of its machine, so it must be small.
+fn check_size(operation: &Operation, filter: &Filter) -> Result<(), Error> {
+    let bytes = serde_json::to_vec(operation).unwrap_or_default().len()
+        + serde_json::to_vec(filter).unwrap_or_default().len();
+    if bytes > MAX_BYTES {
+        return Err(Error::BadFilter(format!(
+            "the filter and the operation of the task have {bytes} bytes together as JSON; the limit is {MAX_BYTES}"
+        )));
+    }
+    Ok(())
 }
 
 impl Tasks {
+    /// A task that runs, and as it is stored. One that has ended or is missing is removed from the index.
+    async fn find_running(&self, machine: &str, id: &str) -> Result<Option<(String, Task)>, Error> {
+        self.ready().await?;
+        let stored = self.get(machine, id).await?;
+        match stored.as_deref().map(serde_json::from_str::<Task>) {
+            Some(Ok(task)) if task.state == TaskState::Running => {
+                return Ok(stored.map(|stored| (stored, task)));
+            }
+            // A later version may be able to read it.
+            Some(Err(_)) => {}
+            Some(Ok(_)) | None => {
+                let name = TaskName { machine, id, client: "" };
+                self.unlist(name, stored.as_deref()).await?;
+            }
+        }
+        Ok(None)
+    }
+
     /// Whether a machine is being deleted.
     pub(crate) async fn is_deleting(&self, machine: &str) -> Result<bool, Error> {
-        let deletes = |task: Task| task.job == Job::DeleteMachine && task.state == TaskState::Running;
-        let all = self.of(machine).await?;
-        Ok(all.iter().filter_map(|task| serde_json::from_str(task).ok()).any(deletes))
+        self.ready().await?;
+        for running in self.running_of(machine).await? {
+            let TaskName { id, client, .. } = running.name();
+            // No client ends a deletion.
+            if client.is_empty()
+                && let Some((_, task)) = self.find_running(machine, id).await?
+                && task.job == Job::DeleteMachine
+            {
+                return Ok(true);
+            }
+        }
+        Ok(false)
     }
 }

@@ -10,7 +10,7 @@ use tokio::time::sleep;
 
 use super::{Error, handle::Handle};
 
-/// Facets that one call checks, and messages in flight or delayed. It limits how long a call blocks Redis. The sums over the
+/// Tenants that one call checks, and messages in flight or delayed. It limits how long a call blocks Redis. The sums over the
 /// messages of a larger queue are not checked.
 const PART: usize = 120;
 /// The pause before a suspected violation is checked again.
@@ -43,10 +43,10 @@ impl Handle {
 }
 
 fn finding(shard: usize, queue: &str, found: (String, String, String)) -> Finding {
-    let (predicate, environment, what) = found;
-    let name = match &*environment {
+    let (predicate, tenant, what) = found;
+    let name = match &*tenant {
         "" => queue.to_owned(),
-        environment => format!("{queue}:{environment}"),
+        tenant => format!("{queue}:{tenant}"),
     };
     Finding { subsystem: "queues".to_owned(), predicate, shard, name, what }
 }

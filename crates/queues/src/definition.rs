@@ -3,19 +3,19 @@
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
-use signalbox_api::queues::{FacetSettings, NewQueue, Overflow};
+use signalbox_api::queues::{NewQueue, Overflow, TenantSettings};
 
 use super::pattern::{self, Pattern};
 
-/// The weight of a facet without an explicit weight.
+/// The weight of a tenant without an explicit weight.
 pub const DEFAULT_WEIGHT: u32 = 1;
 /// The maximum weight, in messages per turn.
 const MAX_WEIGHT: u32 = 10_000;
-/// Maximum number of environments of a queue with their own settings. Every pacemaker keeps them in memory.
+/// Maximum number of tenants of a queue with their own settings. Every pacemaker keeps them in memory.
 const MAX_TENANTS: usize = 10_000;
 /// Maximum number of characters in a queue's name.
 const MAX_NAME_CHARACTERS: usize = 64;
-/// Maximum number of characters in an environment, a message's type and its name.
+/// Maximum number of characters in a tenant, a message's type and its name.
 const MAX_PART_CHARACTERS: usize = 1_024;
 
 const DEFAULT_LEASE_MS: u64 = 30_000;
@@ -29,19 +29,19 @@ const DEFAULT_MAX_BACKOFF_MS: u64 = 3_600_000;
 const MAX_WAITING: u64 = 1_000_000_000;
 /// The maximum of both limits of messages in flight.
 const MAX_IN_FLIGHT: u64 = 1_000_000;
-/// The minimum and maximum rate of an environment, messages per second.
+/// The minimum and maximum rate of a tenant, messages per second.
 const RATES: (f64, f64) = (0.001, 1_000_000.0);
 
 /// The definition of a queue.
 #[serde_with::skip_serializing_none]
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Definition {
-    /// A regular expression over `environment:type:name`. The queue accepts the messages that it matches as a
+    /// A regular expression over `tenant:type:name`. The queue accepts the messages that it matches as a
     /// whole.
     pub pattern: String,
     /// How long a pulled message is leased to its consumer.
     pub lease_ms: u64,
-    /// Maximum number of messages of one facet in flight (in each shard); no limit if absent.
+    /// Maximum number of messages of one tenant in flight (in each shard); no limit if absent.
     pub in_flight_limit: Option<u64>,
     /// Maximum number of deliveries before a message becomes a dead letter; 0 for no limit.
     pub max_attempts: u32,
@@ -55,15 +55,15 @@ pub struct Definition {
     pub max_backoff_ms: u64,
     /// Maximum number of messages that wait or are delayed (in each shard); no limit if absent.
     pub max_waiting: Option<u64>,
-    /// The same limit for one facet.
+    /// The same limit for one tenant.
     pub max_waiting_per_tenant: Option<u64>,
     /// The action for messages that would exceed these limits.
     #[serde(default)]
     pub overflow: Overflow,
-    /// Messages per turn, by environment; 0 pauses. Others have [`DEFAULT_WEIGHT`].
+    /// Messages per turn, by tenant; 0 pauses. Others have [`DEFAULT_WEIGHT`].
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub weights: BTreeMap<String, u32>,
-    /// Settings that operators made for individual environments.
+    /// Settings that operators made for individual tenants.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub tenants: BTreeMap<String, Tenant>,
     /// The version of the registry that introduced this definition. A higher one is newer.
@@ -75,11 +75,11 @@ fn is_zero(number: &u64) -> bool {
     *number == 0
 }
 
-/// Settings of one environment in a queue, apart from its weight.
+/// Settings of one tenant in a queue, apart from its weight.
 #[serde_with::skip_serializing_none]
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Tenant {
-    /// Whether delivery is paused for the environment.
+    /// Whether delivery is paused for the tenant.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub paused: bool,
     /// Maximum number of messages in flight (in each shard); it replaces the queue's limit. 0 for no limit.
@@ -113,13 +113,13 @@ pub enum Flaw {
     /// The rate is out of range.
     #[error("`rate_per_second` must be between {least} and {most}", least = RATES.0, most = RATES.1)]
     Rate,
-    /// An environment's name is invalid.
+    /// A tenant's name is invalid.
     #[error(
-        "invalid environment {0:?} in `weights`: must be 1 to {MAX_PART_CHARACTERS} printable characters without `:` and `|`"
+        "invalid tenant {0:?} in `weights`: must be 1 to {MAX_PART_CHARACTERS} printable characters without `:` and `|`"
     )]
-    Environment(String),
-    /// Too many environments with their own settings.
-    #[error("limit of environments with their own settings reached ({MAX_TENANTS})")]
+    Tenant(String),
+    /// Too many tenants with their own settings.
+    #[error("limit of tenants with their own settings reached ({MAX_TENANTS})")]
     Tenants,
 }
 
@@ -131,7 +131,7 @@ pub(crate) fn is_queue_name(name: &str) -> bool {
         && !matches!(name, "." | "..")
 }
 
-/// Whether the text is valid as an environment, or as a message's type or name. Colons separate these in
+/// Whether the text is valid as a tenant, or as a message's type or name. Colons separate these in
 /// keys, and a queue's own keys begin with its name and a vertical bar, so neither character is allowed.
 pub fn is_part(name: &str) -> bool {
     !name.is_empty()
@@ -159,14 +159,14 @@ fn span(field: &'static str, seconds: Option<f64>, least: u64, default_ms: u64) 
     seconds.map_or(Some(default_ms), in_ms).ok_or(Flaw::OutOfRange { field, least, most })
 }
 
-/// Checks the environments and their weights.
+/// Checks the tenants and their weights.
 fn check_weights(weights: &BTreeMap<String, u32>) -> Result<(), Flaw> {
     if weights.len() > MAX_TENANTS {
         return Err(Flaw::Tenants);
     }
-    for (environment, weight) in weights {
-        if !is_part(environment) {
-            return Err(Flaw::Environment(environment.clone()));
+    for (tenant, weight) in weights {
+        if !is_part(tenant) {
+            return Err(Flaw::Tenant(tenant.clone()));
         }
         in_range("weights", u64::from(*weight), 0, u64::from(MAX_WEIGHT))?;
     }
@@ -175,7 +175,7 @@ fn check_weights(weights: &BTreeMap<String, u32>) -> Result<(), Flaw> {
 
 impl Definition {
     /// Validates the definition of a queue. The registry fills in `revision`. Operators' settings for
-    /// individual environments of the existing queue (`known`) are kept.
+    /// individual tenants of the existing queue (`known`) are kept.
     ///
     /// # Errors
     /// When a name, the pattern or a number is invalid.
@@ -190,7 +190,7 @@ impl Definition {
         ] {
             limit.map_or(Ok(0), |limit| in_range(field, limit, 1, most))?;
         }
-        // 0 means no limit, as for one environment.
+        // 0 means no limit, as for one tenant.
         let in_flight_limit = wanted.in_flight_limit.filter(|limit| *limit > 0);
         in_range("in_flight_limit", in_flight_limit.unwrap_or_default(), 0, MAX_IN_FLIGHT)?;
         let backoff_ms = span("backoff_seconds", wanted.backoff_seconds, 0, 0)?;
@@ -221,26 +221,26 @@ impl Definition {
         })
     }
 
-    /// The definition with different settings for one environment, whose name must be valid.
+    /// The definition with different settings for one tenant, whose name must be valid.
     ///
     /// # Errors
-    /// When a number is out of range, or too many environments have settings.
-    pub fn with_tenant(&self, environment: &str, wanted: FacetSettings) -> Result<Self, Flaw> {
+    /// When a number is out of range, or too many tenants have settings.
+    pub fn with_tenant(&self, tenant: &str, wanted: TenantSettings) -> Result<Self, Flaw> {
         let in_range_of_rates = |rate| thousandths(rate, RATES.0, RATES.1).ok_or(Flaw::Rate);
         let rate = wanted.rate_per_second.map(in_range_of_rates).transpose()?;
         if let Some(limit) = wanted.in_flight_limit {
             in_range("in_flight_limit", limit, 0, MAX_IN_FLIGHT)?;
         }
         let mut changed = self.clone();
-        changed.weights.remove(environment);
+        changed.weights.remove(tenant);
         if let Some(weight) = wanted.weight {
             in_range("weight", u64::from(weight), 0, u64::from(MAX_WEIGHT))?;
-            changed.weights.insert(environment.to_owned(), weight);
+            changed.weights.insert(tenant.to_owned(), weight);
         }
-        changed.tenants.remove(environment);
-        let tenant = Tenant { paused: wanted.paused, in_flight_limit: wanted.in_flight_limit, rate };
-        if tenant != Tenant::default() {
-            changed.tenants.insert(environment.to_owned(), tenant);
+        changed.tenants.remove(tenant);
+        let settings = Tenant { paused: wanted.paused, in_flight_limit: wanted.in_flight_limit, rate };
+        if settings != Tenant::default() {
+            changed.tenants.insert(tenant.to_owned(), settings);
         }
         if changed.weights.len() > MAX_TENANTS || changed.tenants.len() > MAX_TENANTS {
             return Err(Flaw::Tenants);
@@ -267,32 +267,32 @@ impl Definition {
         }
     }
 
-    /// The current settings of an environment, as requested.
-    pub fn wanted_tenant(&self, environment: &str) -> FacetSettings {
-        let Tenant { paused, in_flight_limit, rate } = self.tenant(environment);
+    /// The current settings of a tenant, as requested.
+    pub fn wanted_tenant(&self, tenant: &str) -> TenantSettings {
+        let Tenant { paused, in_flight_limit, rate } = self.tenant(tenant);
         #[allow(clippy::cast_precision_loss, reason = "a thousand million")]
         let rate_per_second = rate.map(|rate| rate as f64 / 1000.0);
-        let weight = self.weights.get(environment).copied();
-        FacetSettings { weight, paused, in_flight_limit, rate_per_second }
+        let weight = self.weights.get(tenant).copied();
+        TenantSettings { weight, paused, in_flight_limit, rate_per_second }
     }
 
-    /// Settings of an environment, apart from its weight.
-    pub fn tenant(&self, environment: &str) -> Tenant {
-        self.tenants.get(environment).copied().unwrap_or_default()
+    /// Settings of a tenant, apart from its weight.
+    pub fn tenant(&self, tenant: &str) -> Tenant {
+        self.tenants.get(tenant).copied().unwrap_or_default()
     }
 
-    /// The weight that an environment's facet is delivered with: 0 while it is paused.
-    pub fn weight(&self, environment: &str) -> u32 {
-        if self.tenant(environment).paused {
+    /// The weight that a tenant is delivered with: 0 while it is paused.
+    pub fn weight(&self, tenant: &str) -> u32 {
+        if self.tenant(tenant).paused {
             return 0;
         }
-        self.weights.get(environment).copied().unwrap_or(DEFAULT_WEIGHT)
+        self.weights.get(tenant).copied().unwrap_or(DEFAULT_WEIGHT)
     }
 
-    /// The rules of an environment's facet in the format of the scripts: empty if there are none, otherwise
+    /// The rules of a tenant in the format of the scripts: empty if there are none, otherwise
     /// `limit:rate`.
-    pub fn rules(&self, environment: &str) -> String {
-        let Tenant { in_flight_limit, rate, .. } = self.tenant(environment);
+    pub fn rules(&self, tenant: &str) -> String {
+        let Tenant { in_flight_limit, rate, .. } = self.tenant(tenant);
         if in_flight_limit.is_none() && rate.is_none() {
             return String::new();
         }
@@ -312,17 +312,17 @@ impl Definition {
         format!("{limit}:{all}:{one}:{}", u8::from(self.overflow == Overflow::DropOldest))
     }
 
-    /// Environments whose facets differ from the default, with their weights and rules.
-    pub(crate) fn facets(&self) -> impl Iterator<Item = (&str, u32, String)> {
+    /// Tenants whose tenants differ from the default, with their weights and rules.
+    pub(crate) fn tenants(&self) -> impl Iterator<Item = (&str, u32, String)> {
         let names: std::collections::BTreeSet<&str> =
             self.weights.keys().chain(self.tenants.keys()).map(String::as_str).collect();
         names.into_iter().map(|name| (name, self.weight(name), self.rules(name)))
     }
 
-    /// Environments whose weights or rules differ from those of another definition.
+    /// Tenants whose weights or rules differ from those of another definition.
     pub(crate) fn differences(&self, other: &Self) -> Vec<String> {
         let names: std::collections::BTreeSet<&str> =
-            self.facets().chain(other.facets()).map(|(name, ..)| name).collect();
+            self.tenants().chain(other.tenants()).map(|(name, ..)| name).collect();
         let differs =
             |name: &&str| (self.weight(name), self.rules(name)) != (other.weight(name), other.rules(name));
         names.into_iter().filter(differs).map(str::to_owned).collect()
@@ -350,19 +350,19 @@ mod tests {
     }
 
     #[test]
-    fn names_of_queues_and_environments_hold_no_signs_of_ours() {
+    fn names_of_queues_and_tenants_hold_no_signs_of_ours() {
         for bad in ["", ".", "..", "a:b", "a|b", "a b", "é", &"a".repeat(65), "a~b", "a\n"] {
             assert_eq!(Definition::new(bad, wanted(".*"), None), Err(Flaw::Name), "{bad:?}");
         }
-        for good in ["facets", "email_events", "A.b-c_9"] {
+        for good in ["tenants", "email_events", "A.b-c_9"] {
             assert!(Definition::new(good, wanted(".*"), None).is_ok(), "{good}");
         }
         for bad in ["", "a:b", "a|b", "a\u{7}b", &"a".repeat(1025)] {
             let weights = BTreeMap::from([(bad.to_owned(), 1)]);
             let wanted = NewQueue { weights: Some(weights), ..wanted(".*") };
-            assert_eq!(Definition::new("q", wanted, None), Err(Flaw::Environment(bad.to_owned())), "{bad:?}");
+            assert_eq!(Definition::new("q", wanted, None), Err(Flaw::Tenant(bad.to_owned())), "{bad:?}");
         }
-        for good in ["facets", "ring", "5", "shop one", "count"] {
+        for good in ["tenants", "ring", "5", "shop one", "count"] {
             assert!(is_part(good), "{good}");
         }
     }
@@ -388,11 +388,11 @@ mod tests {
     #[test]
     fn a_new_definition_keeps_what_was_set_for_tenants() {
         let queue = Definition::new("q", wanted(".*"), None).unwrap();
-        let paused = FacetSettings {
+        let paused = TenantSettings {
             weight: Some(3),
             paused: true,
             rate_per_second: Some(0.5),
-            ..FacetSettings::default()
+            ..TenantSettings::default()
         };
         let queue = queue.with_tenant("5", paused).unwrap();
         assert_eq!((queue.weight("5"), &*queue.rules("5"), queue.weights["5"]), (0, ":500", 3));
@@ -401,12 +401,12 @@ mod tests {
         let weights = NewQueue { weights: Some([("6".into(), 2)].into()), ..wanted(".*") };
         let again = Definition::new("q", weights, Some(&queue)).unwrap();
         assert_eq!((again.weight("6"), again.weights.get("5"), again.weight("5")), (2, None, 0));
-        let free = again.with_tenant("5", FacetSettings::default()).unwrap();
+        let free = again.with_tenant("5", TenantSettings::default()).unwrap();
         assert_eq!((free.weight("5"), free.tenants.len()), (1, 0));
-        let unlimited = FacetSettings { in_flight_limit: Some(0), ..FacetSettings::default() };
+        let unlimited = TenantSettings { in_flight_limit: Some(0), ..TenantSettings::default() };
         assert_eq!(free.with_tenant("5", unlimited).unwrap().rules("5"), "0:");
         for rate in [0.0, -1.0, f64::NAN, 1e7] {
-            let wanted = FacetSettings { rate_per_second: Some(rate), ..FacetSettings::default() };
+            let wanted = TenantSettings { rate_per_second: Some(rate), ..TenantSettings::default() };
             assert_eq!(free.with_tenant("5", wanted), Err(Flaw::Rate), "{rate}");
         }
     }

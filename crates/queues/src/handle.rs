@@ -21,8 +21,8 @@ pub(super) const IDS_PER_MS: u64 = 6_400;
 /// Which dead letters to redrive or to drop.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct DeadLetters<'a> {
-    /// If set, only those of this environment.
-    pub environment: Option<&'a str>,
+    /// If set, only those of this tenant.
+    pub tenant: Option<&'a str>,
     /// Only those with these ids; all if empty.
     pub ids: &'a [u64],
     /// Whether they are dropped instead of redriven.
@@ -103,14 +103,9 @@ impl Handle {
         &self.inner.options
     }
 
-    /// Reads waiting messages without leasing them: the first of one environment, or the next of each in the
+    /// Reads waiting messages without leasing them: the first of one tenant, or the next of each in the
     /// order of turns.
-    pub async fn peek(
-        &self,
-        queue: &str,
-        environment: Option<&str>,
-        most: usize,
-    ) -> Result<Vec<Taken>, Error> {
+    pub async fn peek(&self, queue: &str, tenant: Option<&str>, most: usize) -> Result<Vec<Taken>, Error> {
         let mut shown = Vec::new();
         for store in &self.inner.stores {
             let left = most - shown.len();
@@ -119,38 +114,38 @@ impl Handle {
             }
             let bytes: usize = shown.iter().map(|taken: &Taken| taken.body.len()).sum();
             let bytes = self.inner.options.pull_bytes.saturating_sub(bytes);
-            shown.extend(store.peek(queue, environment, left, bytes).await?);
+            shown.extend(store.peek(queue, tenant, left, bytes).await?);
         }
         Ok(shown)
     }
 
-    /// Drops the waiting and delayed messages of one facet or of all, but not those in flight. Returns their
+    /// Drops the waiting and delayed messages of one tenant or of all, but not those in flight. Returns their
     /// number.
     ///
     /// # Errors
     /// If the fabric does not answer. A part may have been dropped.
-    pub async fn purge(&self, queue: &str, environment: Option<&str>) -> Result<u64, Error> {
+    pub async fn purge(&self, queue: &str, tenant: Option<&str>) -> Result<u64, Error> {
         let mut dropped = 0;
         for store in &self.inner.stores {
-            dropped += store.drop_delayed(queue, environment).await?;
-            dropped += store.drop_waiting(queue, environment).await?;
+            dropped += store.drop_delayed(queue, tenant).await?;
+            dropped += store.drop_waiting(queue, tenant).await?;
         }
         Ok(dropped)
     }
 
-    /// Drops all messages of a facet, including those in flight, whose receipts become invalid. Returns their
+    /// Drops all messages of a tenant, including those in flight, whose receipts become invalid. Returns their
     /// number.
     ///
     /// # Errors
     /// If the fabric does not answer. A part may have been dropped.
-    pub async fn drop_facet(&self, queue: &str, environment: &str) -> Result<u64, Error> {
+    pub async fn drop_tenant(&self, queue: &str, tenant: &str) -> Result<u64, Error> {
         let mut dropped = 0;
         for store in &self.inner.stores {
             // Messages in flight are dropped first: one of them could be returned to the waiting list, which
             // is dropped afterwards.
-            dropped += store.drop_flying(queue, environment).await?;
+            dropped += store.drop_flying(queue, tenant).await?;
         }
-        Ok(dropped + self.purge(queue, Some(environment)).await?)
+        Ok(dropped + self.purge(queue, Some(tenant)).await?)
     }
 
     /// Reads dead letters, oldest first in each shard, after the position `after`, a value of [`Page::next`]. A page has at most

@@ -1,7 +1,7 @@
 //! Which queues a message goes into.
 //!
 //! There is one compiled pattern for each queue, and not one set of all: a set has one size limit, so one large valid
-//! pattern would break all the others. The result for `environment:type:name` is cached while the queues stay the
+//! pattern would break all the others. The result for `tenant:type:name` is cached while the queues stay the
 //! same, which makes matching cheap: most messages have a name that was seen before.
 
 use std::{
@@ -70,7 +70,7 @@ impl Matcher {
         self.queues.get(place)
     }
 
-    /// The indexes of the queues that accept `message`, an `environment:type:name`.
+    /// The indexes of the queues that accept `message`, a `tenant:type:name`.
     pub fn matching(&self, message: &str) -> Arc<[usize]> {
         if self.queues.is_empty() {
             return Arc::default();

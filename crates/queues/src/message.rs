@@ -10,7 +10,7 @@ use super::{
 
 /// The low six bits of an id contain its shard.
 const SHARDS: u64 = 64;
-/// Maximum number of calls for one page that find no message of the requested environment. After that, the
+/// Maximum number of calls for one page that find no message of the requested tenant. After that, the
 /// page ends early.
 const LIST_CALLS: usize = 50;
 /// The places of a message, in the order in which messages move. A message that moves during a search is
@@ -26,7 +26,7 @@ impl Handle {
         &self,
         queue: &str,
         place: MessageState,
-        environment: Option<&str>,
+        tenant: Option<&str>,
         after: &str,
         limit: usize,
     ) -> Result<Page<Stored>, Error> {
@@ -40,7 +40,7 @@ impl Handle {
         while let Some(store) = self.inner.stores.get(shard) {
             let after = (&*position.0, &*position.1);
             let most = limit - items.len();
-            let (messages, next) = store.list(queue, place, environment, after, most, left_bytes).await?;
+            let (messages, next) = store.list(queue, place, tenant, after, most, left_bytes).await?;
             let bytes: usize = messages.iter().map(|stored| stored.message.body.len()).sum();
             left_bytes = left_bytes.saturating_sub(bytes);
             items.extend(messages);
@@ -58,24 +58,24 @@ impl Handle {
         Ok(Page { items, next })
     }
 
-    /// Finds a message and acts on it. Returns where it was. A waiting message is found only if `environment` is
+    /// Finds a message and acts on it. Returns where it was. A waiting message is found only if `tenant` is
     /// set. Dead letters are not changed (use [`Handle::take_dead`]), and [`Act::Advance`] changes only delayed
     /// messages.
     pub async fn message(
         &self,
         queue: &str,
         id: u64,
-        environment: Option<&str>,
+        tenant: Option<&str>,
         act: Act,
     ) -> Result<Option<Stored>, Error> {
         let Some(store) = self.shard_of(id) else { return Ok(None) };
         // The places are searched twice, in case the message moved backward: it was returned, or redriven as
         // a dead letter.
         for place in PLACES.into_iter().chain(PLACES) {
-            if place == MessageState::Waiting && environment.is_none() {
+            if place == MessageState::Waiting && tenant.is_none() {
                 continue;
             }
-            if let Some(stored) = store.message(queue, id, act, place, environment).await? {
+            if let Some(stored) = store.message(queue, id, act, place, tenant).await? {
                 return Ok(Some(stored));
             }
         }

@@ -2,7 +2,7 @@
 //!
 //! This process counts its own work; the content of queues is read from the fabric at each scrape, so every pacemaker
 //! reports the same numbers of it. The only label without a fixed set of values is the queue's name, and the number of
-//! queues is bounded. Environments are never labels: `GET /queues/{name}/facets` lists them.
+//! queues is bounded. Tenants are never labels: `GET /queues/{name}/tenants` lists them.
 
 use std::fmt;
 
@@ -123,7 +123,7 @@ impl Metrics {
 
 /// Registers the current values of the fabric's counters.
 fn register_fabric(registry: &mut Registry, numbers: &[(String, QueueNumbers)]) {
-    let (held, facets) = (Family::<Names<2>, Gauge>::default(), Family::<Names<1>, Gauge>::default());
+    let (held, tenants) = (Family::<Names<2>, Gauge>::default(), Family::<Names<1>, Gauge>::default());
     let moved = Family::<Names<2>, Counter>::default();
     for (queue, numbers) in numbers {
         let gauge = |state, count: u64| {
@@ -133,14 +133,14 @@ fn register_fabric(registry: &mut Registry, numbers: &[(String, QueueNumbers)]) 
         gauge("in_flight", numbers.in_flight);
         gauge("delayed", numbers.delayed);
         gauge("dead", numbers.dead);
-        let count = i64::try_from(numbers.facets).unwrap_or(i64::MAX);
-        facets.get_or_create(&[("queue", queue.clone())]).set(count);
+        let count = i64::try_from(numbers.tenants).unwrap_or(i64::MAX);
+        tenants.get_or_create(&[("queue", queue.clone())]).set(count);
         for (state, count) in numbers.clone().totals() {
             moved.get_or_create(&of(queue, "state", state)).inc_by(*count);
         }
     }
     registry.register("messages", "Messages in the queue, by state", held);
-    registry.register("facets", "Tenants with messages in the queue", facets);
+    registry.register("tenants", "Tenants with messages in the queue", tenants);
     registry.register("moved_messages", "Messages in total, by outcome", moved);
 }
 

@@ -1,4 +1,4 @@
-//! How many messages are where: of queues, and of their facets.
+//! How many messages are where: of queues, and of their tenants.
 
 use std::collections::BTreeMap;
 
@@ -23,8 +23,8 @@ pub struct QueueNumbers {
     pub delayed: u64,
     /// Dead letters.
     pub dead: u64,
-    /// Environments with messages. An environment with messages in several shards is counted in each.
-    pub facets: u64,
+    /// Tenants with messages. A tenant with messages in several shards is counted in each.
+    pub tenants: u64,
     /// Total number of accepted messages.
     pub pushed: u64,
     /// Total number of deliveries.
@@ -61,7 +61,7 @@ impl QueueNumbers {
         ]
     }
 
-    fn add(&mut self, numbers: &BTreeMap<String, u64>, facets: u64, dead: u64) {
+    fn add(&mut self, numbers: &BTreeMap<String, u64>, tenants: u64, dead: u64) {
         let of = |name: &str| numbers.get(name).copied().unwrap_or_default();
         self.waiting += of("waiting");
         self.in_flight += of("inflight");
@@ -69,16 +69,16 @@ impl QueueNumbers {
         for (name, total) in self.totals() {
             *total += of(name);
         }
-        self.facets += facets;
+        self.tenants += tenants;
         self.dead += dead;
     }
 }
 
-/// A facet, summed over all shards.
+/// A tenant, summed over all shards.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct FacetStatus {
-    /// The environment.
-    pub environment: String,
+pub struct TenantStatus {
+    /// The tenant.
+    pub tenant: String,
     /// Messages per turn; 0 if paused.
     pub weight: u32,
     /// Messages that wait.
@@ -94,12 +94,12 @@ pub struct FacetStatus {
     pub dwell_ms: Option<u64>,
 }
 
-impl FacetStatus {
+impl TenantStatus {
     fn has_messages(&self) -> bool {
         self.waiting + self.in_flight + self.delayed > 0
     }
 
-    /// Adds what another shard has of the facet.
+    /// Adds what another shard has of the tenant.
     fn add(&mut self, other: &Self) {
         self.waiting += other.waiting;
         self.in_flight += other.in_flight;
@@ -109,26 +109,26 @@ impl FacetStatus {
     }
 }
 
-/// Parses a gap: `first last messages dropped_ms`. The environment is empty for those beyond the number that is recorded
+/// Parses a gap: `first last messages dropped_ms`. The tenant is empty for those beyond the number that is recorded
 /// individually.
-fn read_gap(environment: String, words: &str) -> Option<Gap> {
+fn read_gap(tenant: String, words: &str) -> Option<Gap> {
     let mut numbers = words.split(' ').map(|word| word.parse::<u64>().ok());
     let mut next = || numbers.next().flatten();
     let (first, last, messages, dropped_ms) = (next()?, next()?, next()?, next()?);
-    let environment = Some(environment).filter(|name| !name.is_empty());
-    Some(Gap { environment, first, last, messages, dropped_at: Time::from_ms(dropped_ms) })
+    let tenant = Some(tenant).filter(|name| !name.is_empty());
+    Some(Gap { tenant, first, last, messages, dropped_at: Time::from_ms(dropped_ms) })
 }
 
 impl Handle {
-    /// Lists messages that were dropped because too many waited, by environment. An environment has a gap for
+    /// Lists messages that were dropped because too many waited, by tenant. A tenant has a gap for
     /// each shard.
     pub async fn gaps(&self, queue: &str) -> Result<Vec<Gap>, Error> {
         let mut gaps = Vec::new();
         for store in &self.inner.stores {
             let found = store.gaps(queue).await?.into_iter();
-            gaps.extend(found.filter_map(|(environment, words)| read_gap(environment, &words)));
+            gaps.extend(found.filter_map(|(tenant, words)| read_gap(tenant, &words)));
         }
-        gaps.sort_by(|a, b| (&a.environment, a.first).cmp(&(&b.environment, b.first)));
+        gaps.sort_by(|a, b| (&a.tenant, a.first).cmp(&(&b.tenant, b.first)));
         Ok(gaps)
     }
 
@@ -144,53 +144,53 @@ impl Handle {
     pub async fn numbers(&self, queues: &[&str]) -> Result<Vec<QueueNumbers>, Error> {
         let mut numbers = vec![QueueNumbers::default(); queues.len()];
         for store in &self.inner.stores {
-            for (sum, (numbers, facets, dead)) in numbers.iter_mut().zip(store.counts(queues).await?) {
-                sum.add(&numbers, facets, dead);
+            for (sum, (numbers, tenants, dead)) in numbers.iter_mut().zip(store.counts(queues).await?) {
+                sum.add(&numbers, tenants, dead);
             }
         }
         Ok(numbers)
     }
 
-    /// Facets sorted by name, after the name `after`.
-    pub async fn facets(&self, queue: &str, after: &str, limit: usize) -> Result<Page<FacetStatus>, Error> {
+    /// Tenants sorted by name, after the name `after`.
+    pub async fn tenants(&self, queue: &str, after: &str, limit: usize) -> Result<Page<TenantStatus>, Error> {
         let mut names = std::collections::BTreeSet::new();
         for store in &self.inner.stores {
-            names.extend(store.facets_after(queue, after, limit + 1).await?);
+            names.extend(store.tenants_after(queue, after, limit + 1).await?);
         }
         let more = names.len() > limit;
         let names: Vec<String> = names.into_iter().take(limit).collect();
         let next = if more { names.last().cloned() } else { None };
-        Ok(Page { items: self.facets_named(queue, &names).await?, next })
+        Ok(Page { items: self.tenants_named(queue, &names).await?, next })
     }
 
-    /// The deepest facets: those with most messages that wait or are delayed, the deepest first. Facets with fewer than two
+    /// The deepest tenants: those with most messages that wait or are delayed, the deepest first. Tenants with fewer than two
     /// messages are not ranked. A rank may be an eighth behind, so the last ones may miss some that are a little deeper.
-    pub async fn deepest(&self, queue: &str, limit: usize) -> Result<Vec<FacetStatus>, Error> {
+    pub async fn deepest(&self, queue: &str, limit: usize) -> Result<Vec<TenantStatus>, Error> {
         let mut names = std::collections::BTreeSet::new();
         for store in &self.inner.stores {
             names.extend(store.deepest(queue, limit).await?);
         }
         let names: Vec<String> = names.into_iter().collect();
-        let mut facets = self.facets_named(queue, &names).await?;
-        facets.sort_by_key(|facet| std::cmp::Reverse(facet.waiting + facet.delayed));
-        facets.truncate(limit);
-        Ok(facets)
+        let mut tenants = self.tenants_named(queue, &names).await?;
+        tenants.sort_by_key(|tenant| std::cmp::Reverse(tenant.waiting + tenant.delayed));
+        tenants.truncate(limit);
+        Ok(tenants)
     }
 
-    /// Names of facets that contain `wanted`, in lower case, sorted, at most `limit` of the first `most` facets.
-    pub async fn facets_like(
+    /// Names of tenants that contain `wanted`, in lower case, sorted, at most `limit` of the first `most` tenants.
+    pub async fn tenants_like(
         &self,
         queue: &str,
         wanted: &str,
         limit: usize,
         most: usize,
-    ) -> Result<Vec<FacetStatus>, Error> {
+    ) -> Result<Vec<TenantStatus>, Error> {
         const PART: usize = 2000;
         let (mut found, mut after, mut examined) = (Vec::new(), String::new(), 0);
         while found.len() < limit && examined < most {
             let mut names = std::collections::BTreeSet::new();
             for store in &self.inner.stores {
-                names.extend(store.facets_after(queue, &after, PART).await?);
+                names.extend(store.tenants_after(queue, &after, PART).await?);
             }
             let names: Vec<String> = names.into_iter().take(PART).collect();
             let Some(last) = names.last().cloned() else { break };
@@ -199,21 +199,21 @@ impl Handle {
             found.extend(names.into_iter().filter(|name| name.to_lowercase().contains(wanted)));
         }
         found.truncate(limit);
-        self.facets_named(queue, &found).await
+        self.tenants_named(queue, &found).await
     }
 
-    /// The facets with these names. Facets without messages are omitted.
-    pub async fn facets_named(&self, queue: &str, names: &[String]) -> Result<Vec<FacetStatus>, Error> {
-        let mut facets: Vec<Option<FacetStatus>> = vec![None; names.len()];
+    /// The tenants with these names. Tenants without messages are omitted.
+    pub async fn tenants_named(&self, queue: &str, names: &[String]) -> Result<Vec<TenantStatus>, Error> {
+        let mut tenants: Vec<Option<TenantStatus>> = vec![None; names.len()];
         for store in &self.inner.stores {
-            for (sum, facet) in facets.iter_mut().zip(store.facets(queue, names).await?) {
+            for (sum, tenant) in tenants.iter_mut().zip(store.tenants(queue, names).await?) {
                 match sum {
-                    Some(sum) => sum.add(&facet),
-                    None => *sum = Some(facet).filter(FacetStatus::has_messages),
+                    Some(sum) => sum.add(&tenant),
+                    None => *sum = Some(tenant).filter(TenantStatus::has_messages),
                 }
             }
         }
-        Ok(facets.into_iter().flatten().collect())
+        Ok(tenants.into_iter().flatten().collect())
     }
 }
 

@@ -1,4 +1,4 @@
-//! Patterns of queues: regular expressions over `environment:type:name`, whole string, linear time.
+//! Patterns of queues: regular expressions over `tenant:type:name`, whole string, linear time.
 
 use std::fmt;
 
@@ -44,7 +44,7 @@ pub enum Flaw {
     )]
     TooLarge,
     /// It cannot match any message.
-    #[error("the pattern matches no message: it must match the whole of `environment:type:topic`")]
+    #[error("the pattern matches no message: it must match the whole of `tenant:type:topic`")]
     MatchesNothing,
 }
 

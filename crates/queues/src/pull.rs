@@ -1,6 +1,13 @@
 //! Pulls: which queues and shards a pull takes messages of, and how it waits for the first one.
 
-use std::{borrow::Cow, future::poll_fn, pin::Pin, sync::atomic::Ordering, task::Poll, time::Duration};
+use std::{
+    borrow::Cow,
+    future::poll_fn,
+    pin::{Pin, pin},
+    sync::atomic::Ordering,
+    task::Poll,
+    time::Duration,
+};
 
 use rand::{
     RngExt as _,
@@ -9,7 +16,7 @@ use rand::{
 use signalbox_daemon::traces::{self, Cause};
 use tokio::{
     sync::futures::Notified,
-    time::{Instant, timeout_at},
+    time::{Instant, timeout, timeout_at},
 };
 use tracing::Instrument as _;
 
@@ -24,8 +31,11 @@ use super::{
 /// Maximum number of calls in one pull that deliver nothing although there are messages: they dropped expired
 /// messages, or other consumers got the messages.
 const EMPTY_CALLS: usize = 20;
-/// Maximum number of messages that one call delivers. It limits how long a call blocks Redis: each may be of another facet.
+/// Maximum number of messages that one call delivers. It limits how long a call blocks Redis: each may be of another tenant.
 pub(super) const PULL_PART: usize = 100;
+
+/// How long a consumer that may get messages waits until it may have their bytes.
+const PATIENCE: Duration = Duration::from_secs(2);
 
 /// The parameters of a pull.
 #[derive(Debug, Clone, Copy)]
@@ -36,8 +46,8 @@ pub struct PullRequest<'a> {
     pub wait: Duration,
     /// Whether the messages are acknowledged when they are pulled.
     pub auto_ack: bool,
-    /// If set, only messages of this environment are pulled, regardless of turns.
-    pub environment: Option<&'a str>,
+    /// If set, only messages of this tenant are pulled, regardless of turns.
+    pub tenant: Option<&'a str>,
     /// The duration of the leases; that of the queue if absent.
     pub lease_ms: Option<u64>,
 }
@@ -66,6 +76,9 @@ impl Handle {
     /// Pulls messages of one or several queues. If none is available, it waits for the first up to
     /// `request.wait`.
     ///
+    /// `admit` is called before each attempt to take some, and ends when the consumer may have as many bytes as it may get. Its
+    /// result is returned with the messages, if there are any. `None`: it did not end within two seconds.
+    ///
     /// Within a queue, messages are delivered in the order of turns. Between queues, each gets a share of
     /// `most` by its weight; other queues use what one leaves.
     ///
@@ -73,18 +86,26 @@ impl Handle {
     /// [`Error::NoSuchQueue`], [`Error::Behind`], [`Error::Busy`]; also if the fabric does not answer. Then
     /// messages may have been leased without reaching the consumer. They become available again when their
     /// leases expire.
-    pub async fn pull(&self, sources: &[Source<'_>], request: PullRequest<'_>) -> Result<Handed, Error> {
+    pub async fn pull<A, F: Future<Output = A>>(
+        &self,
+        sources: &[Source<'_>],
+        request: PullRequest<'_>,
+        admit: impl Fn() -> F,
+    ) -> Result<Option<(Handed, Option<A>)>, Error> {
         let inner = &*self.inner;
         let places: Vec<_> =
-            sources.iter().map(|source| waiting_place(source.queue, request.environment)).collect();
+            sources.iter().map(|source| waiting_place(source.queue, request.tenant)).collect();
         if request.wait.is_zero() {
-            return self.pull_once(sources, &places, request).await;
+            let Some(admitted) = admission(admit(), || ()).await else { return Ok(None) };
+            return Ok(Some((self.pull_once(sources, &places, request).await?, Some(admitted))));
         }
         let deadline = Instant::now() + request.wait;
         let acquire = |place: &Cow<'_, str>| inner.waiting.acquire(place, inner.options.waiting_pulls);
         let slots: Vec<_> = places.iter().map(acquire).collect::<Option<_>>().ok_or(Error::Busy)?;
         let mut notice = None;
         loop {
+            // While this consumer is not admitted, others are woken: it passes on what it has, and subscribes only afterwards.
+            let Some(admitted) = admission(admit(), || drop(notice.take())).await else { return Ok(None) };
             // It subscribes before it queries, so that no notification in between is missed.
             let mut woken: Vec<_> = slots.iter().map(|slot| Box::pin(slot.notify.notified())).collect();
             for one in &mut woken {
@@ -95,15 +116,16 @@ impl Handle {
                 Notice::acted(notice);
             }
             if !handed.messages.is_empty() {
-                return Ok(handed);
+                return Ok(Some((handed, Some(admitted))));
             }
+            drop(admitted);
             let woken = tokio::select! {
                 woken = timeout_at(deadline, first(&mut woken)) => woken.ok(),
                 () = inner.closing.cancelled() => None,
             };
             match woken.and_then(|place| slots.get(place)) {
                 Some(slot) => notice = Some(Notice::of(slot)),
-                None => return Ok(handed),
+                None => return Ok(Some((handed, None))),
             }
         }
     }
@@ -238,14 +260,14 @@ impl Handle {
         let PullRequest { auto_ack, lease_ms, .. } = request;
         let mut calls = 1;
         loop {
-            let reply = if let Some(environment) = request.environment {
+            let reply = if let Some(tenant) = request.tenant {
                 let call = PullCall {
                     queue,
                     consumers: std::slice::from_ref(&consumer),
                     most_bytes,
                     auto_ack,
                     revision,
-                    environment: Some(environment),
+                    tenant: Some(tenant),
                     wait_ms: wait_ms(request.wait),
                     lease_ms,
                 };
@@ -276,11 +298,21 @@ impl Handle {
     }
 }
 
-/// The name under which a pull waits: the queue, or `queue|environment` for a pull of one environment.
+/// The result of `admit`; `None` if it takes too long. Calls `otherwise` if it does not end immediately.
+async fn admission<A>(admit: impl Future<Output = A>, otherwise: impl FnOnce()) -> Option<A> {
+    let mut admit = pin!(admit);
+    if let Poll::Ready(admitted) = poll_fn(|context| Poll::Ready(admit.as_mut().poll(context))).await {
+        return Some(admitted);
+    }
+    otherwise();
+    timeout(PATIENCE, admit).await.ok()
+}
+
+/// The name under which a pull waits: the queue, or `queue|tenant` for a pull of one tenant.
 /// Neither part can contain `|`.
-fn waiting_place<'a>(queue: &'a str, environment: Option<&str>) -> Cow<'a, str> {
-    match environment {
-        Some(environment) => format!("{queue}|{environment}").into(),
+fn waiting_place<'a>(queue: &'a str, tenant: Option<&str>) -> Cow<'a, str> {
+    match tenant {
+        Some(tenant) => format!("{queue}|{tenant}").into(),
         None => queue.into(),
     }
 }

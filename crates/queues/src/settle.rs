@@ -8,7 +8,7 @@ use super::{
     store::{Disposition, Held},
 };
 
-/// Maximum number of receipts in one call. It limits how long a call blocks Redis: each message may be of another facet.
+/// Maximum number of receipts in one call. It limits how long a call blocks Redis: each message may be of another tenant.
 pub(super) const SETTLE_PART: usize = 100;
 
 /// The result of settling a receipt.
@@ -18,7 +18,7 @@ pub enum Settled {
     Acked,
     /// An earlier call with this receipt acknowledged the message.
     AckedBefore,
-    /// The message was returned to the head of its facet.
+    /// The message was returned to the head of its tenant.
     Back,
     /// The message was returned and becomes available after its delay.
     Delayed,
@@ -119,7 +119,7 @@ impl Handle {
     }
 
     /// Settles messages of a shard. Those that become dead letters are appended to them, so the part with the first ones is the
-    /// first. Others return to the heads of their facets, so their part with the first ones is the last.
+    /// first. Others return to the heads of their tenants, so their part with the first ones is the last.
     async fn in_parts(
         &self,
         shard: usize,

@@ -124,7 +124,7 @@ async fn pull_together(store: &Store, key: &PullKey, pulls: Vec<Pull>) -> Vec<Sh
         most_bytes,
         auto_ack: key.auto_ack,
         revision: key.revision,
-        environment: None,
+        tenant: None,
         wait_ms: 0,
         lease_ms: key.lease_ms,
     };
@@ -182,7 +182,7 @@ mod tests {
     }
 
     fn pulled(messages: u64, more: bool, expired: u64) -> Pulled {
-        let message = |id| Taken { id, attempt: 1, environment: String::new(), backlog: 1, body: Vec::new() };
+        let message = |id| Taken { id, attempt: 1, tenant: String::new(), backlog: 1, body: Vec::new() };
         Pulled { messages: (0..messages).map(message).collect(), more, expired, lost: 2, ..Pulled::default() }
     }
 

@@ -55,7 +55,7 @@ async fn listen(inner: Arc<Inner>, dues: Vec<Arc<Notify>>, shutdown: Cancellatio
                     continue;
                 }
                 match payload.strip_prefix("pull ").or_else(|| payload.strip_prefix("only ")) {
-                    // The name under which pulls wait: the queue, or the queue and an environment.
+                    // The name under which pulls wait: the queue, or the queue and a tenant.
                     Some(bench) => inner.waiting.wake(bench),
                     None => {
                         let shard = inner.stores.iter().position(|store| store.wake_channel() == channel);

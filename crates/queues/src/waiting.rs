@@ -53,7 +53,7 @@ impl Waiting {
         }
     }
 
-    /// Wakes all pulls of a deleted `queue`, including those for one environment.
+    /// Wakes all pulls of a deleted `queue`, including those for one tenant.
     pub(super) fn wake_queue(&self, queue: &str) {
         for (place, waiters) in &*self.queues() {
             if place.split('|').next() == Some(queue) {

@@ -70,7 +70,10 @@ impl HostTable {
         let rules = policy["paths"].as_array().map(Vec::as_slice).unwrap_or_default();
         let root = rules.iter().find(|rule| rule["path"] == "/" && rule["match"] != "exact");
         let mode = match (mode(policy), root.and_then(|rule| rule["redirect"]["to"].as_str())) {
-            (Mode::Serving, Some(to)) => Mode::Redirect { to: to.to_owned() },
+            // The edge evaluates a rule's redirect before one of the host, and before maintenance.
+            (Mode::Serving | Mode::Redirect { .. } | Mode::Maintenance { .. }, Some(to)) => {
+                Mode::Redirect { to: to.to_owned() }
+            }
             (mode, _) => mode,
         };
         Self {
@@ -434,8 +437,12 @@ mod tests {
         assert_eq!(mode(&[closed]), Mode::Maintenance { status: 503, since });
         let to = r#""redirect":{"to":"https://b.test"}"#;
         assert_eq!(mode(&[closed, to]), Mode::Redirect { to: "https://b.test".to_owned() });
+        let rule = r#""paths":[{"path":"/","redirect":{"to":"https://c.test"}}]"#;
+        for parts in [&[closed, rule][..], &[to, rule], &[closed, to, rule]] {
+            assert_eq!(mode(parts), Mode::Redirect { to: "https://c.test".to_owned() });
+        }
         assert_eq!(
-            mode(&[closed, to, r#""pause":{}"#]),
+            mode(&[closed, to, rule, r#""pause":{}"#]),
             Mode::Paused { wait_ms: 30_000, since: Since::default() }
         );
     }

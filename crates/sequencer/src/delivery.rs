@@ -37,7 +37,7 @@ pub trait Sink: Send + Sync + 'static {
 struct Body<'a> {
     #[serde(flatten)]
     event: Delivered<'a>,
-    environment: &'a str,
+    tenant: &'a str,
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     redriven: bool,
     #[serde(skip_serializing_if = "<[Gap]>::is_empty")]
@@ -48,8 +48,7 @@ fn body(call: &Call) -> Vec<u8> {
     let event = &*call.event;
     let mut delivered = Delivered::from(event);
     delivered.object = Some(&event.object);
-    let body =
-        Body { event: delivered, environment: &event.environment, redriven: call.redriven, gap: &call.gaps };
+    let body = Body { event: delivered, tenant: &event.tenant, redriven: call.redriven, gap: &call.gaps };
     // Cannot fail: the body consists of strings, numbers, and JSON that was checked when it was accepted.
     serde_json::to_vec(&body).unwrap_or_default()
 }
@@ -113,7 +112,7 @@ mod tests {
 
     #[test]
     fn the_body_names_the_object_its_numbers_and_its_gaps() {
-        let entry = br#"{"id":192,"prev":128,"tprev":64,"last":128,"object":"work:1","topic":"works","type":"update","environment":"shop","url":"https://a.example/1","timestamp":7,"data":{"a": 1.0e0}}"#;
+        let entry = br#"{"id":192,"prev":128,"tprev":64,"last":128,"object":"work:1","topic":"works","type":"update","tenant":"shop","url":"https://a.example/1","timestamp":7,"data":{"a": 1.0e0}}"#;
         let event = Arc::new(Event::from_log(entry).unwrap());
         let gaps = vec![Gap { first: EventId(128), last: EventId(128), count: 1, reason: "dead".to_owned() }];
         let call = Call { object: "work:1".to_owned(), event, epoch: 5, attempts: 0, redriven: false, gaps };
@@ -121,7 +120,7 @@ mod tests {
             String::from_utf8(body(&call)).unwrap(),
             concat!(
                 r#"{"topic":"works","type":"update","url":"https://a.example/1","t":7,"data":{"a": 1.0e0},"#,
-                r#""id":192,"prev":128,"tprev":64,"object":"work:1","environment":"shop","#,
+                r#""id":192,"prev":128,"tprev":64,"object":"work:1","tenant":"shop","#,
                 r#""gap":[{"first":128,"last":128,"count":1,"reason":"dead"}]}"#
             )
         );

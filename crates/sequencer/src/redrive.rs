@@ -107,7 +107,7 @@ async fn put(
 mod tests {
     use super::*;
 
-    const EVENT: &str = r#"{"id":64,"last":7,"object":"work:1","topic":"works","type":"update","environment":"shop","url":"https://a.example/1","timestamp":7}"#;
+    const EVENT: &str = r#"{"id":64,"last":7,"object":"work:1","topic":"works","type":"update","tenant":"shop","url":"https://a.example/1","timestamp":7}"#;
 
     #[test]
     fn a_letter_is_marked_once_and_its_event_stays_as_it_was() {

@@ -78,7 +78,7 @@ fn a_builder_fills_the_pattern_of_its_row() {
     assert_eq!(routes::policy("*.a.example").as_str(), "policy:*.a.example");
     assert_eq!(stats::history("17", 3600, "bytes").as_str(), "history:17:3600:bytes");
     assert_eq!(queues::shared(&second).due().as_str(), "{s1}queue:|due");
-    assert_eq!(queues::queue(&second, "q").facet("5").as_str(), "{s1}queue:q|facet:5");
+    assert_eq!(queues::queue(&second, "q").tenant("5").as_str(), "{s1}queue:q|facet:5");
     assert_eq!(machines::machines(&one).label("m", "a:b").as_str(), "object:machine:m:a:b:data");
     let by_value = machines::machines(&one).by_value("m", 255);
     assert!(machines::CATALOG.iter().any(|entry| {

@@ -18,8 +18,9 @@ pub(super) struct Head<'a> {
     pub(super) topic: Cow<'a, str>,
     #[serde(rename = "type", borrow)]
     pub(super) kind: Cow<'a, str>,
-    #[serde(borrow)]
-    pub(super) environment: Cow<'a, str>,
+    // Earlier releases stored it as `environment`.
+    #[serde(borrow, alias = "environment")]
+    pub(super) tenant: Cow<'a, str>,
 }
 
 /// An event that is sent to clients.
@@ -44,15 +45,16 @@ impl Entry {
     }
 
     /// The event for a client, without `last`, which is meaningful only within the shard. With `is_divided`, for a stream of one
-    /// environment, it does not name the previous events of its object, which can belong to another environment.
+    /// tenant, it does not name the previous events of its object, which can belong to another tenant.
     pub(super) fn for_client(&self, is_divided: bool) -> String {
         // Numbers are first, and `last` is the last of them, so the first match is the right one, whatever
         // the event contains.
         let chain = format!(",\"last\":{}", self.last);
-        match self.text.split_once(&chain) {
+        let text = as_now(&self.text);
+        match text.split_once(&chain) {
             Some((_, after)) if is_divided => format!("{{\"id\":{}{after}", self.id),
             Some((before, after)) => [before, after].concat(),
-            None => self.text.clone(),
+            None => text.into_owned(),
         }
     }
 
@@ -63,18 +65,35 @@ impl Entry {
     }
 }
 
+/// The text with the present name of the tenant: earlier releases stored it as `environment`. It is before everything that a
+/// publisher chooses but the object and the topic, in which quotation marks are escaped.
+fn as_now(text: &str) -> Cow<'_, str> {
+    let name = |name: &str| text.find(&format!(",\"{name}\":"));
+    match (name("environment"), name("tenant")) {
+        (Some(old), new) if new.is_none_or(|new| old < new) => {
+            text.replacen("\"environment\":", "\"tenant\":", 1).into()
+        }
+        _ => text.into(),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn a_client_sees_all_but_the_chain() {
-        let text = r#"{"id":129,"prev":65,"last":65,"object":"a,\"last\":65","topic":"t","type":"update","environment":"e","url":"u","data":{"last":65}}"#;
+        let text = r#"{"id":129,"prev":65,"last":65,"object":"a,\"last\":65","topic":"t","type":"update","tenant":"e","url":"u","data":{"last":65}}"#;
         let entry = Entry::read(text.to_owned()).unwrap();
         assert_eq!((entry.id, entry.last, entry.shard()), (EventId(129), EventId(65), 1));
         assert_eq!(entry.for_client(false), text.replacen(",\"last\":65", "", 1));
         assert_eq!(entry.for_client(true), text.replacen(",\"prev\":65,\"last\":65", "", 1));
         assert_eq!(entry.head().unwrap().object, "a,\"last\":65");
+        // An event that an earlier release stored.
+        let old = Entry::read(text.replace("tenant", "environment")).unwrap();
+        assert_eq!((old.for_client(true), old.head().unwrap().tenant), (entry.for_client(true), "e".into()));
+        let data = text.replace("\"u\",\"data\":{", "\"u\",\"data\":{\"environment\":1,");
+        assert!(Entry::read(data).unwrap().for_client(false).contains("\"environment\":1"));
     }
 
     #[test]

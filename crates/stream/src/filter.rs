@@ -14,7 +14,7 @@ const PATTERN_BYTES: usize = 64 << 10;
 #[derive(Debug, Default)]
 pub struct Filter {
     topic: Option<String>,
-    environment: Option<String>,
+    tenant: Option<String>,
     object: Option<String>,
     pattern: Option<Regex>,
     audit: bool,
@@ -26,27 +26,27 @@ pub enum Error {
     #[error("`{0}` is longer than {MAX_BYTES} bytes")]
     /// A parameter is too long; contains its name.
     TooLong(&'static str),
-    #[error("`pattern` is not a regular expression over `environment:type:topic`: {0}")]
+    #[error("`pattern` is not a regular expression over `tenant:type:topic`: {0}")]
     /// The pattern is not a valid regular expression, or too large.
     BadPattern(String),
 }
 
 impl Filter {
-    /// Matches events of this topic, environment and object, and whose `environment:type:topic` matches `pattern` as a
+    /// Matches events of this topic, tenant and object, and whose `tenant:type:topic` matches `pattern` as a
     /// whole. `audit`: whether records of the audit log are included.
     ///
     /// # Errors
     /// When a parameter is too long or the pattern is invalid.
     pub fn new(
         topic: Option<String>,
-        environment: Option<String>,
+        tenant: Option<String>,
         object: Option<String>,
         pattern: Option<&str>,
         audit: bool,
     ) -> Result<Self, Error> {
         for (name, part) in [
             ("topic", topic.as_deref()),
-            ("environment", environment.as_deref()),
+            ("tenant", tenant.as_deref()),
             ("object", object.as_deref()),
             ("pattern", pattern),
         ] {
@@ -55,12 +55,12 @@ impl Filter {
             }
         }
         let pattern = pattern.map(whole).transpose()?;
-        Ok(Self { topic, environment, object, pattern, audit })
+        Ok(Self { topic, tenant, object, pattern, audit })
     }
 
-    /// Whether it takes the events of one environment only.
+    /// Whether it takes the events of one tenant only.
     pub(super) fn is_divided(&self) -> bool {
-        self.environment.is_some()
+        self.tenant.is_some()
     }
 
     pub(super) fn takes(&self, event: &Head<'_>) -> bool {
@@ -68,10 +68,10 @@ impl Filter {
             |wanted: &Option<String>, value: &str| wanted.as_deref().is_none_or(|wanted| wanted == value);
         (self.audit || !is_audit_topic(&event.topic))
             && is(&self.topic, &event.topic)
-            && is(&self.environment, &event.environment)
+            && is(&self.tenant, &event.tenant)
             && is(&self.object, &event.object)
             && self.pattern.as_ref().is_none_or(|pattern| {
-                pattern.is_match(&format!("{}:{}:{}", event.environment, event.kind, event.topic))
+                pattern.is_match(&format!("{}:{}:{}", event.tenant, event.kind, event.topic))
             })
     }
 }
@@ -95,14 +95,14 @@ mod tests {
     use super::*;
     use signalbox_bus::EventId;
 
-    fn event<'a>(environment: &'a str, kind: &'a str, topic: &'a str, object: &'a str) -> Head<'a> {
+    fn event<'a>(tenant: &'a str, kind: &'a str, topic: &'a str, object: &'a str) -> Head<'a> {
         Head {
             id: EventId(64),
             last: EventId(0),
             object: object.into(),
             topic: topic.into(),
             kind: kind.into(),
-            environment: environment.into(),
+            tenant: tenant.into(),
         }
     }
 
@@ -121,10 +121,10 @@ mod tests {
         );
         let filter = filter.unwrap();
         assert!(filter.takes(&event("shop", "update", "orders", "o1")));
-        for (environment, topic, object) in
+        for (tenant, topic, object) in
             [("mall", "orders", "o1"), ("shop", "users", "o1"), ("shop", "orders", "o2")]
         {
-            assert!(!filter.takes(&event(environment, "update", topic, object)));
+            assert!(!filter.takes(&event(tenant, "update", topic, object)));
         }
         assert!(Filter::default().takes(&event("e", "k", "t", "o")), "no filter takes everything");
         let record = event("signalbox", "create", "signalbox.audit", "o");

@@ -1,7 +1,7 @@
 //! Live streams: events as they are accepted, over server-sent events.
 //!
 //! ```text
-//!  publish.lua ─ PUBLISH environment:type:topic ─▶ hub ─ one broadcast ─▶ watcher ─ filter ─▶ client
+//!  publish.lua ─ PUBLISH tenant:type:topic ─▶ hub ─ one broadcast ─▶ watcher ─ filter ─▶ client
 //!       └─ log ◀──────────── window: what a watcher has missed ─────────────┘
 //! ```
 //!

@@ -189,6 +189,8 @@ end
 
 local function unavailable(reason, service)
     log(WARN, "forward authentication failed at ", service, ": ", reason)
+    -- No operator has decided that, so it is logged as a failure and not as an answer of the edge.
+    var.edge_declined = "failed"
     return answer.problem(503, "access_unavailable", "Access to this host cannot be checked at the moment.", 1)
 end
 

@@ -26,8 +26,8 @@ const PATIENCE: Duration = Duration::from_secs(5);
 const MAX_QUEUES: usize = 1000;
 /// Of that many queues, those with most messages, the age of the oldest message is read.
 const MAX_AGES: usize = 100;
-/// Environments of a queue among which the oldest message is searched: the deepest, and as many of the first by name.
-const MAX_FACETS: usize = 500;
+/// Tenants of a queue among which the oldest message is searched: the deepest, and as many of the first by name.
+const MAX_TENANTS: usize = 500;
 /// How long fine samples and minutes are kept, in seconds.
 const FINE_SECONDS: i64 = 900;
 const COARSE_SECONDS: i64 = 21_600;
@@ -187,9 +187,9 @@ async fn read(bus: &Bus, queues: &Queues) -> Option<Vec<Read>> {
     for (rank, (name, numbers)) in busiest.into_iter().take(MAX_QUEUES).enumerate() {
         let mut age_ms = None;
         if numbers.waiting > 0 && rank < MAX_AGES {
-            let mut facets = queues.deepest(name, MAX_FACETS).await.ok()?;
-            facets.extend(queues.facets(name, "", MAX_FACETS).await.ok()?.items);
-            age_ms = facets.iter().filter_map(|facet| facet.oldest_age_ms).max();
+            let mut tenants = queues.deepest(name, MAX_TENANTS).await.ok()?;
+            tenants.extend(queues.tenants(name, "", MAX_TENANTS).await.ok()?.items);
+            age_ms = tenants.iter().filter_map(|tenant| tenant.oldest_age_ms).max();
         }
         read.push((name.to_owned(), numbers, age_ms));
     }

@@ -382,7 +382,7 @@ async fn pages_show_events_queues_and_objects_and_hide_them_from_other_tenants()
     assert!(queue.status.is_success(), "{queue:?}");
     let object = format!("order/1 {EVIL}");
     for n in 0..2 {
-        let event = json!({"type": "create", "url": "https://shop.example/1", "object": object, "environment": EVIL, "data": {"n": n}});
+        let event = json!({"type": "create", "url": "https://shop.example/1", "object": object, "tenant": EVIL, "data": {"n": n}});
         let published = api.post("/topics/orders", &event).await;
         assert_eq!(published.status, 200, "{published:?}");
     }
@@ -424,11 +424,11 @@ async fn pages_show_events_queues_and_objects_and_hide_them_from_other_tenants()
     assert!(!mailer.contains("key=secret") && !mailer.contains("class=\"act"), "{mailer}");
     let queue = reader.get("/dashboard/queues?name=mail").await.text;
     assert!(!queue.contains("class=\"act"), "{queue}");
-    let body = json!({"name": "tenant", "scopes": ["read"], "environments": ["other"]});
+    let body = json!({"name": "tenant", "scopes": ["read"], "tenants": ["other"]});
     let tenant = api.post("/tokens", &body).await.json()["token"].as_str().unwrap().to_owned();
     let tenant = Browser::new(&api).login(&tenant).await;
     let chain = tenant.get(&format!("/dashboard/objects?name={name}")).await;
-    assert!(chain.status == 403 && chain.text.contains("confined to environments"), "{chain:?}");
+    assert!(chain.status == 403 && chain.text.contains("confined to tenants"), "{chain:?}");
     let queue = tenant.get("/dashboard/queues?name=mail").await.text;
     assert!(!queue.contains("script&#62;") && queue.contains("No messages."), "{queue}");
 }

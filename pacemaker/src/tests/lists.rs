@@ -66,7 +66,7 @@ async fn queues_topics_subscriptions_and_tokens_are_sorted_and_paged() {
     for (queue, pattern) in [("jobs", ".*:job:.*"), ("mail", ".*:mail:.*"), ("audit", "none:none:none")] {
         api.put(&format!("/queues/{queue}"), &json!({"pattern": pattern})).await;
     }
-    let message = json!({"environment": "7", "type": "mail", "name": "m"});
+    let message = json!({"tenant": "7", "type": "mail", "name": "m"});
     let published = api.post("/messages", &json!([message, message])).await;
     assert!(published.status.is_success(), "{published:?}");
     let first = api.get("/queues?sort=-waiting&limit=1").await.json();

@@ -324,7 +324,7 @@ async fn a_thousand_labels_at_a_time_and_a_name_once() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_definition_that_cannot_be_read_is_replaced_over_the_api() {
     let api = Api::defined().await;
-    let (fabric, versions) = (api.servers.fabric(), "machine:m:versions");
+    let (fabric, versions) = (api.servers.fabric(), "machine:m:sources");
     let stored: String = fabric.command("HGET").arg((versions, 1)).query().await.unwrap();
     let unreadable = stored.replace("state_machines", "later_machines");
     fabric.command("HSET").arg((versions, 1, unreadable)).run().await.unwrap();

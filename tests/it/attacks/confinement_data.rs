@@ -1,4 +1,4 @@
-//! A token that is confined to an environment or to hosts tries to read the data of another tenant, everywhere.
+//! A token that is confined to a tenant or to hosts tries to read the data of another tenant, everywhere.
 
 use serde_json::{Value, json};
 use signalbox_testkit::eventually;
@@ -50,7 +50,7 @@ async fn confined(system: &System, name: &str, scopes: &[&str], lists: &Value) -
     make(system, "POST", "/tokens", new).await.json()["token"].as_str().unwrap().to_owned()
 }
 
-/// Fills every subsystem with data of the tenant of environment 6 and host `b.test`.
+/// Fills every subsystem with data of tenant 6 and host `b.test`.
 async fn fill(system: &System, app: &App) {
     let hosts = ["b.test".to_owned(), format!("{SECRET}.test")];
     let instance = json!({"address": app.address.to_string(), "hostnames": hosts, "version_type_id": SECRET,
@@ -61,10 +61,9 @@ async fn fill(system: &System, app: &App) {
         "paths": [{"path": "/x", "service": format!("{SECRET}.test")}]});
     make(system, "PUT", "/hosts/b.test?wait=20s", policy).await;
     make(system, "PUT", "/queues/all", json!({"pattern": ".*", "weights": {SECRET: 2}})).await;
-    // The name of an environment can be a secret, too.
-    for environment in ["6", SECRET] {
-        let message =
-            json!({"environment": environment, "type": "mail", "name": "opened", "payload": SECRET});
+    // The name of a tenant can be a secret, too.
+    for tenant in ["6", SECRET] {
+        let message = json!({"tenant": tenant, "type": "mail", "name": "opened", "payload": SECRET});
         make(system, "POST", "/messages", message).await;
     }
     let authority = Authority::new(SECRET);
@@ -75,7 +74,7 @@ async fn fill(system: &System, app: &App) {
     }
     let backend = json!({"prefix": "work:", "callback": format!("http://127.0.0.1:9/{SECRET}"), "uuid": "u"});
     make(system, "PUT", "/backends/search", backend).await;
-    let event = json!({"topic": "orders", "type": "update", "environment": "6", "data": SECRET});
+    let event = json!({"topic": "orders", "type": "update", "tenant": "6", "data": SECRET});
     let group = json!({"data": SECRET, "events": [event]});
     make(system, "POST", "/objects/work:6/events", group.clone()).await;
     make(system, "POST", "/objects/plain/events", group).await;
@@ -108,7 +107,7 @@ async fn targets(system: &System) -> Vec<String> {
         "/stats/top",
         "/stats/pacemaker/history",
         "/stats/instance/theirs",
-        "/events?environment=6",
+        "/events?tenant=6",
     ];
     targets.extend(others.map(str::to_owned));
     targets
@@ -125,7 +124,7 @@ async fn pages(system: &System) -> Vec<String> {
         for link in text.split("href=\"").skip(1) {
             let link = link.split('"').next().unwrap().replace("&#38;", "&").replace("&amp;", "&");
             let query = link.split_once('?').map_or("", |(_, query)| query);
-            let of_one = ["name=", "label=", "queue=", "environment="];
+            let of_one = ["name=", "label=", "queue=", "tenant="];
             let plain = query
                 .split('&')
                 .all(|pair| pair.is_empty() || of_one.iter().any(|known| pair.starts_with(known)));
@@ -157,7 +156,7 @@ fn filled(path: &str) -> String {
         .replace("{label}", "one")
         .replace("{version}", "1")
         .replace("{task}", "1");
-    let path = path.replace("{environment}", "6");
+    let path = path.replace("{tenant}", "6");
     let path = if path == "/routes/explain" { "/routes/explain?host=b.test".to_owned() } else { path };
     assert!(!path.contains('{'), "{path}: a parameter without a value in this test");
     path
@@ -169,14 +168,14 @@ async fn no_confined_token_reads_the_data_of_another_tenant() {
         System::with("attack-confined", |builder| builder.pacemaker("bus", receiver::allowed())).await;
     let app = App::start("theirs").await;
     fill(&system, &app).await;
-    let environment = json!({"environments": ["5"]});
+    let tenant = json!({"tenants": ["5"]});
     let hosts = json!({"hosts": ["*.a.test"]});
-    let both = json!({"environments": ["5"], "hosts": ["*.a.test"]});
+    let both = json!({"tenants": ["5"], "hosts": ["*.a.test"]});
     let tokens = [
-        ("reads-5", confined(&system, "reads-5", &["read"], &environment).await),
+        ("reads-5", confined(&system, "reads-5", &["read"], &tenant).await),
         ("reads-a", confined(&system, "reads-a", &["read"], &hosts).await),
         ("reads-both", confined(&system, "reads-both", &["read"], &both).await),
-        ("messages-5", confined(&system, "messages-5", &["publish", "queues"], &environment).await),
+        ("messages-5", confined(&system, "messages-5", &["publish", "queues"], &tenant).await),
         ("routes-a", confined(&system, "routes-a", &["routes"], &hosts).await),
     ];
     // An own host has to exist, so that lists are not empty for the wrong reason.
@@ -204,7 +203,7 @@ async fn no_confined_token_reads_the_data_of_another_tenant() {
     assert!(seen_by_root > 15, "the data is there to be read: root sees it in {seen_by_root} answers");
 
     // Calls that read with another method.
-    let in_six = json!({"environment": "6"});
+    let in_six = json!({"tenant": "6"});
     for (name, token) in &tokens {
         for (target, body) in [
             ("/queues/all/peek", json!({})),
@@ -227,9 +226,9 @@ async fn no_confined_token_reads_the_data_of_another_tenant() {
         }
     }
 
-    // The state of an object is the same for all environments: a confined publisher does not replace it.
+    // The state of an object is the same for all tenants: a confined publisher does not replace it.
     let group = |data: Option<&str>| {
-        let mut group = json!({"events": [{"topic": "mine", "type": "update", "environment": "5"}]});
+        let mut group = json!({"events": [{"topic": "mine", "type": "update", "tenant": "5"}]});
         if let Some(data) = data {
             group["data"] = json!(data);
         }
@@ -243,7 +242,7 @@ async fn no_confined_token_reads_the_data_of_another_tenant() {
     let object = system.api("GET", "/objects/plain", None).await.json();
     assert_eq!(object["data"], SECRET);
 
-    // Numbers of a queue are those of the own environments.
+    // Numbers of a queue are those of the own tenants.
     let (of_five, of_all) = (&tokens[0].1, &system.token);
     for target in ["/queues/all", "/queues"] {
         let waiting = async |token: &str| {
@@ -251,13 +250,13 @@ async fn no_confined_token_reads_the_data_of_another_tenant() {
             let queue = if target == "/queues" { answer["queues"][0].clone() } else { answer };
             queue["messages"]["waiting"].as_u64().unwrap_or_else(|| panic!("{queue}"))
         };
-        // The event that was published above is the only one of environment 5.
+        // The event that was published above is the only one of tenant 5.
         assert_eq!((waiting(of_five).await, waiting(of_all).await > 1), (1, true), "{target}");
     }
     // The refusal names what confines the token.
     let refused = ask(&system, &tokens[2].1, "GET", "/check", None).await;
     assert_eq!((refused.status, &refused.json()["code"]), (403, &json!("confined_token")));
-    assert_eq!(refused.json()["confined_to"], json!(["hosts", "environments"]));
+    assert_eq!(refused.json()["confined_to"], json!(["hosts", "tenants"]));
     // And an own host is still to be seen.
     let hosts = ask(&system, &tokens[1].1, "GET", "/hosts", None).await.json();
     assert_eq!(hosts["hosts"][0]["hostname"], "x.a.test", "{hosts}");
@@ -269,10 +268,10 @@ async fn a_scope_that_cannot_be_confined_is_refused_with_a_confined_token() {
     let system = System::start("attack-unconfinable").await;
     for (scopes, lists) in [
         (json!(["subscribe", "read"]), json!({"hosts": ["*.a.test"]})),
-        (json!(["audit", "read"]), json!({"environments": ["5"]})),
+        (json!(["audit", "read"]), json!({"tenants": ["5"]})),
         (json!(["publish"]), json!({"hosts": ["*.a.test"]})),
         (json!(["queues", "routes"]), json!({"hosts": ["*.a.test"]})),
-        (json!(["routes"]), json!({"environments": ["5"]})),
+        (json!(["routes"]), json!({"tenants": ["5"]})),
     ] {
         let mut new = json!({"name": "tenant", "scopes": scopes});
         for (list, value) in lists.as_object().unwrap() {
@@ -372,20 +371,20 @@ async fn an_instance_cannot_be_counted_as_requests_without_a_route() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_confined_subscriber_receives_the_events_of_its_environments_only() {
+async fn a_confined_subscriber_receives_the_events_of_its_tenants_only() {
     let system =
         System::with("attack-subscriber", |builder| builder.pacemaker("bus", receiver::allowed())).await;
     let (five, all) = (Receiver::start().await, Receiver::start().await);
-    let lists = json!({"environments": ["5"]});
+    let lists = json!({"tenants": ["5"]});
     let token = confined(&system, "tenant-5", &["subscribe", "publish"], &lists).await;
     let wanted =
         |receiver: &Receiver| json!({"topics": ["orders"], "callback": receiver.url(), "timeout": 0});
     let answer = ask(&system, &token, "POST", "/subscription", Some(&wanted(&five))).await;
     assert_eq!(answer.status, 204, "{}", answer.text());
     make(&system, "POST", "/subscription", wanted(&all)).await;
-    let event = |environment: &str| {
-        let data = format!("of {environment}");
-        json!({"type": "update", "url": "https://a.test/1", "environment": environment, "object": "one", "data": data})
+    let event = |tenant: &str| {
+        let data = format!("of {tenant}");
+        json!({"type": "update", "url": "https://a.test/1", "tenant": tenant, "object": "one", "data": data})
     };
     // Of one object, in one call, and so in one call of the publish script.
     let events = json!([event("6"), event("5"), event("6"), event("5"), event("55")]);
@@ -412,7 +411,7 @@ async fn a_confined_subscriber_receives_the_events_of_its_environments_only() {
         "{}",
         answer.text()
     );
-    let forged = json!({"topics": ["orders"], "callback": five.url(), "environments": ["6"]});
+    let forged = json!({"topics": ["orders"], "callback": five.url(), "tenants": ["6"]});
     let answer = ask(&system, &token, "POST", "/subscription", Some(&forged)).await;
     assert_eq!(answer.status, 400, "{}", answer.text());
     for target in ["/subscriptions", "/subscribers", "/topics"] {
@@ -586,11 +585,11 @@ async fn an_event_names_no_event_of_another_tenant_to_a_confined_reader() {
     make(&system, "PUT", "/queues/all", json!({"pattern": ".*"})).await;
     let receiver = Receiver::answering(|_| receiver::Answer::status("500 Internal Server Error")).await;
     let scopes = ["subscribe", "publish", "queues", "read"];
-    let token = confined(&system, "tenant-5", &scopes, &json!({"environments": ["5"]})).await;
+    let token = confined(&system, "tenant-5", &scopes, &json!({"tenants": ["5"]})).await;
     let wanted = json!({"topics": ["orders"], "callback": receiver.url(), "timeout": 0});
     assert_eq!(ask(&system, &token, "POST", "/subscription", Some(&wanted)).await.status, 204);
-    let mut stream = Stream::open(system.admin, &token, "/events?environment=5", None).await;
-    let event = |environment: &str| json!({"type": "update", "url": "https://a.test/1", "environment": environment, "object": "tenant5:2"});
+    let mut stream = Stream::open(system.admin, &token, "/events?tenant=5", None).await;
+    let event = |tenant: &str| json!({"type": "update", "url": "https://a.test/1", "tenant": tenant, "object": "tenant5:2"});
     make(&system, "POST", "/topics/orders/events", json!([event("5"), event("6"), event("5")])).await;
     let events = stream.take(2).await;
     let streamed: Vec<Value> = events.iter().map(|event| event.json()).collect();
@@ -602,8 +601,8 @@ async fn an_event_names_no_event_of_another_tenant_to_a_confined_reader() {
         if complete { Ok(()) } else { Err(letters.to_string()) }
     })
     .await;
-    let in_five = json!({"environment": "5", "max": 10});
-    let peeked = ask(&system, &token, "POST", "/queues/all/peek", Some(&json!({"environment": "5"}))).await;
+    let in_five = json!({"tenant": "5", "max": 10});
+    let peeked = ask(&system, &token, "POST", "/queues/all/peek", Some(&json!({"tenant": "5"}))).await;
     let pulled = ask(&system, &token, "POST", "/queues/all/pull", Some(&in_five)).await;
     assert_eq!(pulled.json()["messages"].as_array().unwrap().len(), 2, "{}", pulled.text());
     for (door, shown) in [

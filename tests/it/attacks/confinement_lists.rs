@@ -2,6 +2,7 @@
 
 use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
 use serde_json::{Value, json};
+use signalbox_testkit::eventually;
 use signalbox_tests::{
     http::{Request, Response},
     system::System,
@@ -39,16 +40,15 @@ async fn a_cursor_shows_nothing_of_other_tenants_and_is_of_no_use_to_others() {
     let system = System::start("attack-cursors").await;
     make(&system, "PUT", "/queues/all", json!({"pattern": ".*"})).await;
     // A message of the other tenant is between those of the own one.
-    for (environment, delay) in [("5", 1000), (THEIRS, 2000), ("5", 3000)] {
-        let message =
-            json!({"environment": environment, "type": "mail", "name": "x", "delay_seconds": delay});
+    for (tenant, delay) in [("5", 1000), (THEIRS, 2000), ("5", 3000)] {
+        let message = json!({"tenant": tenant, "type": "mail", "name": "x", "delay_seconds": delay});
         make(&system, "POST", "/messages", message).await;
     }
     let [mine, other] = [
-        token(&system, "mine", json!({"scopes": ["queues"], "environments": ["5"]})).await,
-        token(&system, "other", json!({"scopes": ["queues"], "environments": ["5"]})).await,
+        token(&system, "mine", json!({"scopes": ["queues"], "tenants": ["5"]})).await,
+        token(&system, "other", json!({"scopes": ["queues"], "tenants": ["5"]})).await,
     ];
-    let target = "/queues/all/messages?state=delayed&environment=5&limit=1";
+    let target = "/queues/all/messages?state=delayed&tenant=5&limit=1";
     let first = ask(&system, &mine, "GET", target, None).await.json();
     let cursor = first["next"].as_str().unwrap();
     let decoded = String::from_utf8_lossy(&URL_SAFE_NO_PAD.decode(cursor).unwrap()).into_owned();
@@ -120,5 +120,14 @@ async fn forward_authentication_does_not_lead_back_to_the_edge_without_end() {
     let response = Request::get("loop.test", "/").send(system.edge).await.unwrap();
     assert_eq!((response.status, response.reason()), (503, "access_unavailable"), "{response:?}");
     assert!(hidden.connections() <= 2, "{} requests of the edge to itself", hidden.connections());
+    // It is logged as a failed try, and not as an answer that an operator has decided.
+    eventually("the line of the request", || async {
+        let lines = system.log_lines();
+        let is_failed = |line: &&Value| {
+            line["code"] == 503 && line["upstream_response_time"] == "0.000" && line["upstream_status"] == "-"
+        };
+        lines.iter().find(is_failed).map(drop).ok_or(lines)
+    })
+    .await;
     system.stop().await;
 }

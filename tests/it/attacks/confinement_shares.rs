@@ -101,7 +101,7 @@ async fn json_that_is_nested_too_deeply_is_refused_at_every_intake() {
                 "/topics/orders/events",
                 format!(r#"[{{"type":"update","url":"{url}","data":{data}}}]"#),
             ),
-            ("POST", "/messages", format!(r#"{{"environment":"5","type":"t","name":"n","payload":{data}}}"#)),
+            ("POST", "/messages", format!(r#"{{"tenant":"5","type":"t","name":"n","payload":{data}}}"#)),
             (
                 "POST",
                 "/objects/work/events",
@@ -311,22 +311,22 @@ async fn one_token_does_not_take_all_dumps() {
     system.stop().await;
 }
 
-/// Events of one environment with ten kilobytes each.
-fn large_events(environment: &str, object: &str, count: usize) -> Value {
+/// Events of one tenant with ten kilobytes each.
+fn large_events(tenant: &str, object: &str, count: usize) -> Value {
     let data = "x".repeat(10_000);
     let event = |number| {
-        json!({"type": "noop", "url": "https://a.test/1", "environment": environment,
+        json!({"type": "noop", "url": "https://a.test/1", "tenant": tenant,
             "object": format!("{object}{number}"), "data": data})
     };
     (0..count).map(event).collect()
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn one_environment_does_not_fill_the_fabric() {
+async fn one_tenant_does_not_fill_the_fabric() {
     let system = System::with("attack-many-bytes", |builder| {
         let mut bus = receiver::allowed();
         let short = settings([
-            ("environment_bytes", 300_000),
+            ("tenant_bytes", 300_000),
             ("log_seconds", 0),
             ("log_bytes", 0),
             ("housekeeping_ms", 200),
@@ -340,8 +340,8 @@ async fn one_environment_does_not_fill_the_fabric() {
     let api = async |method: &str, target: &str, body: Option<&Value>| {
         ask(&system, &system.token, method, target, body).await
     };
-    let publish = async |environment: &str, object: &str, count: usize| {
-        let events = large_events(environment, object, count);
+    let publish = async |tenant: &str, object: &str, count: usize| {
+        let events = large_events(tenant, object, count);
         ask(&system, &publisher, "POST", "/topics/orders/events", Some(&events)).await
     };
     let stored = async || {
@@ -352,7 +352,7 @@ async fn one_environment_does_not_fill_the_fabric() {
     };
     let is_full = |answer: &Response| {
         (answer.status, answer.json()["code"].as_str().map(str::to_owned))
-            == (429, Some("environment_limit_reached".to_owned()))
+            == (429, Some("tenant_limit_reached".to_owned()))
     };
 
     // A subscriber whose receiver does not answer: the log keeps what it has not received.
@@ -370,8 +370,8 @@ async fn one_environment_does_not_fill_the_fabric() {
     let refused = ask(&system, &publisher, "POST", "/topics/orders", Some(event)).await;
     assert!(is_full(&refused) && refused.header("Retry-After").is_some(), "{}", refused.text());
     let problem = refused.json();
-    assert_eq!((problem["limit"].as_u64(), problem["environment"].as_str()), (Some(300_000), Some("greedy")));
-    assert!(problem["detail"].as_str().unwrap().contains("bus.environment_bytes"), "{problem}");
+    assert_eq!((problem["limit"].as_u64(), problem["tenant"].as_str()), (Some(300_000), Some("greedy")));
+    assert!(problem["detail"].as_str().unwrap().contains("bus.tenant_bytes"), "{problem}");
     assert!(is_full(&publish("greedy", "", 2).await), "an array of refused events is refused");
     assert_eq!(publish("other", "", 20).await.status, 200);
     let bytes = stored().await;
@@ -386,7 +386,7 @@ async fn one_environment_does_not_fill_the_fabric() {
     let made = api("PUT", "/queues/late", Some(&json!({"pattern": "later:*:*"}))).await;
     assert_eq!(made.status, 201, "{}", made.text());
     let message = |number: usize| {
-        json!({"environment": "later", "type": "t", "name": format!("n{number}"), "payload": "x".repeat(10_000),
+        json!({"tenant": "later", "type": "t", "name": format!("n{number}"), "payload": "x".repeat(10_000),
             "delay_seconds": 3600})
     };
     let messages: Value = (0..14).map(message).collect();
@@ -397,9 +397,9 @@ async fn one_environment_does_not_fill_the_fabric() {
         if answer.status == 429 { Ok(answer) } else { Err(answer.text()) }
     })
     .await;
-    assert!(is_full(&refused) && refused.json()["environment"] == "later", "{}", refused.text());
+    assert!(is_full(&refused) && refused.json()["tenant"] == "later", "{}", refused.text());
 
-    // When the consumers are gone, nothing is counted, and the environment may publish again.
+    // When the consumers are gone, nothing is counted, and the tenant may publish again.
     let ended = ask(&system, &subscriber, "DELETE", "/subscription", None).await;
     assert_eq!(ended.status, 204, "{}", ended.text());
     let removed = api("DELETE", "/backends/silent?queued=discard", None).await;
@@ -413,7 +413,7 @@ async fn one_environment_does_not_fill_the_fabric() {
     .await;
     assert_eq!(publish("greedy", "", 20).await.status, 200);
     let metrics = api("GET", "/metrics", None).await;
-    let counted = r#"signalbox_pacemaker_limited_requests_total{code="environment_limit_reached"}"#;
+    let counted = r#"signalbox_pacemaker_limited_requests_total{code="tenant_limit_reached"}"#;
     assert!(metrics.text().contains(counted), "{}", metrics.text());
     system.stop().await;
 }

@@ -49,8 +49,8 @@ const HOSTS: &[&str] = &[
     "GET /routes/explain",
 ];
 
-/// Data that is divided by environments.
-const ENVIRONMENTS: &[&str] = &[
+/// Data that is divided by tenants.
+const TENANTS: &[&str] = &[
     "GET /events",
     "POST /messages",
     "POST /messages/pull",
@@ -59,9 +59,9 @@ const ENVIRONMENTS: &[&str] = &[
     "GET /queues/{name}",
     "POST /queues/{name}/ack",
     "POST /queues/{name}/extend",
-    "GET /queues/{name}/facets",
-    "DELETE /queues/{name}/facets/{environment}",
-    "GET /queues/{name}/facets/{environment}",
+    "GET /queues/{name}/tenants",
+    "DELETE /queues/{name}/tenants/{tenant}",
+    "GET /queues/{name}/tenants/{tenant}",
     "GET /queues/{name}/gaps",
     "GET /queues/{name}/messages",
     "DELETE /queues/{name}/messages/{id}",
@@ -158,8 +158,8 @@ const WHOLE: &[&str] = &[
     "DELETE /queues/{name}/dead",
     "GET /queues/{name}/dead",
     "POST /queues/{name}/dead/redrive",
-    "PATCH /queues/{name}/facets/{environment}",
-    "PUT /queues/{name}/facets/{environment}",
+    "PATCH /queues/{name}/tenants/{tenant}",
+    "PUT /queues/{name}/tenants/{tenant}",
     "DELETE /queues/{name}/gaps",
     "GET /routes/convergence",
     "PATCH /subscriber",
@@ -230,7 +230,7 @@ fn lists(document: &Value) -> BTreeSet<String> {
 fn own(list: &str) -> Value {
     match list {
         "hosts" => json!(["*.a.test"]),
-        "environments" => json!(["5"]),
+        "tenants" => json!(["5"]),
         "machines" => json!(["own"]),
         "version_types" => json!(["a-*"]),
         other => panic!("a list of tokens without a row: {other}"),
@@ -275,7 +275,7 @@ fn foreign(path: &str) -> String {
         ("{task}", "1"),
         ("{version}", "1"),
         ("{secret}", "KEY"),
-        ("{environment}", "6"),
+        ("{tenant}", "6"),
         ("{object}", "thing"),
         ("{topic}", "orders"),
         ("{name}", name),
@@ -324,7 +324,7 @@ async fn start(name: &str) -> (System, App) {
     let put = system.api("PUT", "/instances/theirs?wait=20s", Some(instance)).await;
     assert_eq!(put.status, 201, "{}", put.text());
     system.api("PUT", "/queues/all", Some(json!({"pattern": ".*"}))).await;
-    let message = json!({"environment": "6", "type": "mail", "name": "opened", "payload": "six"});
+    let message = json!({"tenant": "6", "type": "mail", "name": "opened", "payload": "six"});
     assert!(system.api("POST", "/messages", Some(message)).await.status < 300);
     system.apply("other", OTHER).await;
     let label = json!({"metadata": {"word": "six"}});
@@ -338,7 +338,7 @@ async fn every_operation_is_closed_to_tokens_that_are_confined_by_another_list()
     let document = system.api("GET", "/openapi.json", None).await.json();
     let rows = [
         ("hosts", HOSTS),
-        ("environments", ENVIRONMENTS),
+        ("tenants", TENANTS),
         ("machines", MACHINES),
         ("no list", WHOLE),
         ("anyone", ANYONE),
@@ -499,7 +499,7 @@ fn effects() -> Vec<Row> {
         ),
         row(
             "action.publish",
-            "an event without environment",
+            "an event without tenant",
             "    states:\n      - {action: act, publish: {topic: NEWS, url: \"https://a.test/1\"}, next: done}\n      \
              - {gate: done}\n",
             json!({}),

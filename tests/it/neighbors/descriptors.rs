@@ -55,7 +55,7 @@ async fn a_thousand_pulls_that_wait_delay_neither_messages_nor_requests_of_other
         let made = ask(&system, "PUT", &format!("/queues/{name}"), Some(definition)).await;
         assert_eq!(made.status, 201, "{}", made.text());
     }
-    let message = json!({"environment": "quiet", "type": "job", "name": "done"});
+    let message = json!({"tenant": "quiet", "type": "job", "name": "done"});
     let round = async || {
         let pull = ask(&system, "POST", "/queues/quiet/pull", Some(json!({"max": 1, "wait_seconds": 20})));
         let send = ask(&system, "POST", "/messages", Some(message.clone()));

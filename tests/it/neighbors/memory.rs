@@ -60,9 +60,9 @@ impl World {
     }
 
     /// Publishes an array of events, of different objects.
-    async fn publish(&self, environment: &str, topic: &str, count: usize, bytes: usize) -> Response {
+    async fn publish(&self, tenant: &str, topic: &str, count: usize, bytes: usize) -> Response {
         let data = "x".repeat(bytes);
-        let event = |number| json!({"type": "noop", "url": format!("https://a.test/{number}"), "environment": environment, "data": data});
+        let event = |number| json!({"type": "noop", "url": format!("https://a.test/{number}"), "tenant": tenant, "data": data});
         let events: Value = (0..count).map(event).collect();
         ask(&self.system, &self.publisher, "POST", &format!("/topics/{topic}/events"), Some(&events)).await
     }
@@ -80,7 +80,7 @@ impl World {
         eventually("the noisy tenant to be rejected", || async {
             for _ in 0..10 {
                 let sent = self.publish("loud", topic, 80, LARGE).await;
-                if sent.status == 429 && sent.json()["code"] == "environment_limit_reached" {
+                if sent.status == 429 && sent.json()["code"] == "tenant_limit_reached" {
                     return Ok(());
                 }
             }
@@ -148,10 +148,10 @@ async fn a_tenant_that_publishes_without_a_subscriber_disturbs_no_other() {
     world.system.stop().await;
 }
 
-/// No environment of the noisy client has as many bytes as the only one of the victim.
+/// No tenant of the noisy client has as many bytes as the only one of the victim.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_client_that_fills_the_memory_with_many_environments_is_rejected_before_a_tenant_with_one() {
-    let world = World::new("memory-environments", &[]).await;
+async fn a_client_that_fills_the_memory_with_many_tenants_is_rejected_before_a_tenant_with_one() {
+    let world = World::new("memory-tenants", &[]).await;
     let queue = json!({"pattern": ".*"});
     let made = ask(&world.system, &world.system.token, "PUT", "/queues/backlog", Some(&queue)).await;
     assert_eq!(made.status, 201, "{}", made.text());
@@ -162,12 +162,12 @@ async fn a_client_that_fills_the_memory_with_many_environments_is_rejected_befor
     eventually("the client to be rejected", || async {
         for _ in 0..10 {
             let event = |_| {
-                let environment = format!("e{}", number.fetch_add(1, Ordering::Relaxed));
-                json!({"type": "noop", "url": "https://b.test/1", "environment": environment, "data": data})
+                let tenant = format!("e{}", number.fetch_add(1, Ordering::Relaxed));
+                json!({"type": "noop", "url": "https://b.test/1", "tenant": tenant, "data": data})
             };
             let events: Value = (0..80).map(event).collect();
             let sent = ask(&world.system, &spreader, "POST", "/topics/spread/events", Some(&events)).await;
-            if sent.status == 429 && sent.json()["code"] == "environment_limit_reached" {
+            if sent.status == 429 && sent.json()["code"] == "tenant_limit_reached" {
                 return Ok(());
             }
         }

@@ -32,10 +32,10 @@ async fn ok(system: &System, method: &str, target: &str, body: Value) -> Value {
     if answer.text().is_empty() { Value::Null } else { answer.json() }
 }
 
-/// Sends messages of an environment. Returns how many have each status.
-async fn send(system: &System, environment: &str, count: usize) -> BTreeMap<u64, usize> {
+/// Sends messages of a tenant. Returns how many have each status.
+async fn send(system: &System, tenant: &str, count: usize) -> BTreeMap<u64, usize> {
     let mut statuses = BTreeMap::new();
-    let one = json!({"environment": environment, "type": "job", "name": "done"});
+    let one = json!({"tenant": tenant, "type": "job", "name": "done"});
     for part in vec![one; count].chunks(500) {
         let answer = call(system, "POST", "/messages", Value::Array(part.to_vec())).await;
         for result in answer.json().as_array().unwrap_or_else(|| panic!("{}", answer.text())) {
@@ -58,7 +58,7 @@ async fn a_tenant_that_fills_a_queue_takes_no_space_of_a_quiet_one() {
         let noisy = send(&system, "noisy", 200).await;
         assert_eq!(noisy.get(&200).copied(), Some(if overflow == "reject" { 100 } else { 200 }), "{noisy:?}");
         assert_eq!(send(&system, "quiet", 5).await, BTreeMap::from([(200, 5)]), "{overflow}");
-        let quiet = ok(&system, "GET", "/queues/jobs/facets/quiet", Value::Null).await;
+        let quiet = ok(&system, "GET", "/queues/jobs/tenants/quiet", Value::Null).await;
         assert_eq!(quiet["waiting"], 5, "{overflow}");
         ok(&system, "DELETE", "/queues/jobs", Value::Null).await;
     }
@@ -92,11 +92,11 @@ async fn a_queue_of_many_tenants_is_changed_while_others_work() {
     ok(&system, "PUT", "/queues/many", json!({"pattern": ".*:many:.*"})).await;
     ok(&system, "PUT", "/queues/jobs", json!({"pattern": ".*:job:.*"})).await;
     for part in 0..20 {
-        let one = |n: usize| json!({"environment": format!("t{part}-{n}"), "type": "many", "name": "x"});
+        let one = |n: usize| json!({"tenant": format!("t{part}-{n}"), "type": "many", "name": "x"});
         ok(&system, "POST", "/messages", Value::Array((0..1_000).map(one).collect())).await;
     }
     let publish = || async {
-        let message = json!({"environment": "1", "type": "job", "name": "done"});
+        let message = json!({"tenant": "1", "type": "job", "name": "done"});
         ok(&system, "POST", "/messages", message).await;
     };
     let without = p99(50, publish).await;
@@ -104,7 +104,7 @@ async fn a_queue_of_many_tenants_is_changed_while_others_work() {
         for limit in 1..4 {
             let limited = json!({"pattern": ".*:many:.*", "in_flight_limit": limit});
             ok(&system, "PUT", "/queues/many", limited).await;
-            ok(&system, "PATCH", "/queues/many/facets/t1-1", json!({"paused": limit % 2 == 0})).await;
+            ok(&system, "PATCH", "/queues/many/tenants/t1-1", json!({"paused": limit % 2 == 0})).await;
         }
     };
     let others = async {
@@ -141,7 +141,7 @@ async fn a_queue_that_is_created_again_keeps_its_messages_next_to_queues_that_ar
         ok(&system, "PUT", &format!("/queues/{name}"), json!({"pattern": format!("{name}:.*")})).await;
     }
     for part in 0..10 {
-        let one = |n: usize| json!({"environment": "a-large", "type": "t", "name": format!("n{part}-{n}")});
+        let one = |n: usize| json!({"tenant": "a-large", "type": "t", "name": format!("n{part}-{n}")});
         ok(&system, "POST", "/messages", Value::Array((0..1_000).map(one).collect())).await;
     }
     // The client of the large one does not wait: housekeeping removes the rest. A request that was abandoned before the pacemaker
@@ -174,7 +174,7 @@ async fn a_damaged_queue_delays_no_other() {
     ok(&system, "PUT", "/queues/damaged", json!({"pattern": "damaged:.*", "lease_seconds": 1})).await;
     ok(&system, "PUT", "/queues/jobs", json!({"pattern": ".*:job:.*", "lease_seconds": 1})).await;
     // Its lease ends after the damage.
-    ok(&system, "POST", "/messages", json!({"environment": "damaged", "type": "t", "name": "n"})).await;
+    ok(&system, "POST", "/messages", json!({"tenant": "damaged", "type": "t", "name": "n"})).await;
     ok(&system, "POST", "/queues/damaged/pull", json!({"max": 1})).await;
     let _: i64 = system.cli(System::FABRIC, "DEL queue:damaged|settings").await;
     let _: String = system.cli(System::FABRIC, "SET queue:damaged|settings x").await;

@@ -11,7 +11,7 @@ use signalbox_tests::{
 
 use crate::bus_api::Bus;
 
-/// Messages of the neighbor, each of another environment: the most that a message costs.
+/// Messages of the neighbor, each of another tenant: the most that a message costs.
 const MESSAGES: usize = 10_000;
 /// Messages and events in a request.
 const PART: usize = 1_000;
@@ -25,7 +25,7 @@ async fn ok(bus: &Bus, method: &str, target: &str, body: Value) -> Value {
 
 async fn fill(bus: &Bus) {
     for from in (0..MESSAGES).step_by(PART) {
-        let one = |n: usize| json!({"environment": format!("t{n}"), "type": "many", "name": "x"});
+        let one = |n: usize| json!({"tenant": format!("t{n}"), "type": "many", "name": "x"});
         ok(bus, "POST", "/messages", (from..from + PART).map(one).collect()).await;
     }
 }

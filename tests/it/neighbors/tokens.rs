@@ -152,7 +152,7 @@ async fn a_token_that_holds_all_its_streams_and_pulls_leaves_those_of_others_as_
     .await;
     let mut stream = Stream::open(system.pacemaker, &quiet, "/events", None).await;
     assert_eq!(stream.status, 200);
-    let event = json!({"type": "update", "url": "https://a.test/1", "environment": "quiet"});
+    let event = json!({"type": "update", "url": "https://a.test/1", "tenant": "quiet"});
     let publish = async {
         let sent = ask(&system, &quiet, "POST", "/topics/orders", Some(&event)).await;
         assert_eq!(sent.status, 200, "{}", sent.text());

@@ -68,20 +68,20 @@ async fn one_message_is_listed_shown_redriven_and_dropped_wherever_it_is() {
         assert_eq!((answer.status, &answer.json()["code"]), (status, &json!(code)), "{target}");
     }
 
-    // A confined token names its environment, and finds nothing of others.
-    let body = json!({"name": "five", "scopes": ["queues", "read"], "environments": ["5"]});
+    // A confined token names its tenant, and finds nothing of others.
+    let body = json!({"name": "five", "scopes": ["queues", "read"], "tenants": ["5"]});
     let token = ok(&system, at, "POST", "/tokens", Some(body)).await["token"].as_str().unwrap().to_owned();
     for (method, target) in [
         ("GET", "/queues/email/messages?state=in_flight".to_owned()),
         ("GET", target(later)),
         ("DELETE", target(later)),
-        ("DELETE", format!("{}?environment=1", target(later))),
+        ("DELETE", format!("{}?tenant=1", target(later))),
         ("POST", format!("{}/redrive", target(later))),
     ] {
         assert_eq!(call(&system, &token, method, &target, None).await.status, 403, "{method} {target}");
     }
     for method in ["GET", "DELETE"] {
-        let answer = call(&system, &token, method, &format!("{}?environment=5", target(later)), None).await;
+        let answer = call(&system, &token, method, &format!("{}?tenant=5", target(later)), None).await;
         assert_eq!((answer.status, &answer.json()["code"]), (404, &json!("unknown_message")));
     }
     assert_eq!(ok(&system, at, "GET", &target(later), None).await["state"], "in_flight");

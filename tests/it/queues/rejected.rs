@@ -1,4 +1,4 @@
-//! What queues reject: invalid input, and tokens without the scope or the environment.
+//! What queues reject: invalid input, and tokens without the scope or the tenant.
 
 use serde_json::{Value, json};
 use signalbox_tests::{http::Request, system::System};
@@ -39,25 +39,19 @@ async fn invalid_input_is_answered_clearly_and_no_message_is_lost() {
     assert_eq!(placed["position"], 3, "{placed}");
     // Valid patterns: nested stars, pipes and colons, and a tenant with the name of one of our
     // keys.
-    for pattern in ["((.*)*)*", "a:b:c|d:e:f", "facets:.*"] {
+    for pattern in ["((.*)*)*", "a:b:c|d:e:f", "tenants:.*"] {
         put(&system, "fine", json!({"pattern": pattern})).await;
     }
     for (body, code) in [
         (json!({"type": "t", "name": "n"}), "invalid_message"),
-        (json!({"environment": "a:b", "type": "t", "name": "n"}), "invalid_message"),
-        (json!({"environment": "a|b", "type": "t", "name": "n"}), "invalid_message"),
-        (json!({"environment": "a", "type": "t\u{0}", "name": "n"}), "invalid_message"),
-        (json!({"environment": "a", "type": "t", "name": "n".repeat(4096)}), "invalid_message"),
+        (json!({"tenant": "a:b", "type": "t", "name": "n"}), "invalid_message"),
+        (json!({"tenant": "a|b", "type": "t", "name": "n"}), "invalid_message"),
+        (json!({"tenant": "a", "type": "t\u{0}", "name": "n"}), "invalid_message"),
+        (json!({"tenant": "a", "type": "t", "name": "n".repeat(4096)}), "invalid_message"),
+        (json!({"tenant": "a", "type": "t", "name": "n", "payload": "x".repeat(70_000)}), "invalid_message"),
+        (json!({"tenant": "a", "type": "t", "name": "n", "delay_seconds": 2_592_001}), "invalid_message"),
         (
-            json!({"environment": "a", "type": "t", "name": "n", "payload": "x".repeat(70_000)}),
-            "invalid_message",
-        ),
-        (
-            json!({"environment": "a", "type": "t", "name": "n", "delay_seconds": 2_592_001}),
-            "invalid_message",
-        ),
-        (
-            json!({"environment": "a", "type": "t", "name": "n", "deliver_at": "2286-11-20T17:46:39Z"}),
+            json!({"tenant": "a", "type": "t", "name": "n", "deliver_at": "2286-11-20T17:46:39Z"}),
             "invalid_message",
         ),
         (json!([]), "invalid_message"),
@@ -74,7 +68,7 @@ async fn invalid_input_is_answered_clearly_and_no_message_is_lost() {
         (&*deep, "json_too_deep"),
     ] {
         for (target, member, rest) in [
-            ("/messages", "payload", r#""environment":"a","type":"t","name":"n""#),
+            ("/messages", "payload", r#""tenant":"a","type":"t","name":"n""#),
             ("/topics/orders", "data", r#""type":"update","url":"https://a.example/1""#),
             ("/objects/o/events", "data", r#""events":[{"topic":"orders","type":"update"}]"#),
         ] {
@@ -96,20 +90,20 @@ async fn invalid_input_is_answered_clearly_and_no_message_is_lost() {
         ("GET", "/queues?name=q", None, "invalid_query"),
         ("POST", "/queues/q/pull?max=5", Some(json!({})), "invalid_query"),
         ("GET", "/queues/q/dead?queue=q", None, "invalid_query"),
-        ("DELETE", "/queues/q/dead", Some(json!({"environment": "a"})), "unexpected_body"),
+        ("DELETE", "/queues/q/dead", Some(json!({"tenant": "a"})), "unexpected_body"),
         ("DELETE", "/queues/q", Some(json!({})), "unexpected_body"),
         ("GET", "/queues/q", Some(json!({})), "unexpected_body"),
     ] {
         let answer = system.api_at(at, method, target, body).await;
         assert_eq!((answer.status, answer.json()["code"].as_str()), (400, Some(code)), "{method} {target}");
     }
-    let redrive = json!({"tenant": "a"});
+    let redrive = json!({"tenants": "a"});
     let answer = system.api_at(at, "POST", "/queues/q/dead/redrive", Some(redrive)).await;
     assert_eq!((answer.status, answer.json()["code"].as_str()), (422, Some("unknown_field")));
     let typed =
         system.api_at(at, "PUT", "/queues/q", Some(json!({"pattern": ".*", "lease_seconds": "x"}))).await;
     assert!(typed.text().contains("expected a number"), "{}", typed.text());
-    let sent = ok(&system, at, "POST", "/messages", Some(message("facets", "kept"))).await;
+    let sent = ok(&system, at, "POST", "/messages", Some(message("tenants", "kept"))).await;
 
     let pulled = pull(&system, "q", json!({"max": 10})).await;
     assert_eq!(pulled["messages"][0]["id"], sent["id"]);
@@ -126,7 +120,7 @@ async fn invalid_input_is_answered_clearly_and_no_message_is_lost() {
         ("/queues/other/ack", json!({"receipts": [receipt]}), 409, "receipt_of_other_queue"),
         ("/queues/q/nack", json!({"receipts": [receipt], "delay_seconds": 50_000}), 422, "out_of_range"),
         ("/queues/q/extend", json!({"receipts": [receipt], "lease_seconds": 0}), 422, "out_of_range"),
-        ("/queues/q/peek", json!({"environment": "a:b"}), 422, "invalid_environment"),
+        ("/queues/q/peek", json!({"tenant": "a:b"}), 422, "invalid_tenant"),
     ] {
         let answer = system.api_at(at, "POST", target, Some(body.clone())).await;
         assert_eq!((answer.status, answer.json()["code"].as_str()), (status, Some(code)), "{target} {body}");
@@ -160,11 +154,11 @@ async fn invalid_input_is_answered_clearly_and_no_message_is_lost() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_token_is_limited_to_its_scopes_and_environments() {
+async fn a_token_is_limited_to_its_scopes_and_tenants() {
     let system = System::start("queues-tokens").await;
-    let new = json!({"name": "tenant", "scopes": ["publish", "queues"], "environments": ["5"]});
+    let new = json!({"name": "tenant", "scopes": ["publish", "queues"], "tenants": ["5"]});
     let made = system.api_at(system.pacemaker, "POST", "/tokens", Some(new)).await;
-    assert_eq!((made.status, &made.json()["environments"]), (201, &json!(["5"])), "{}", made.text());
+    assert_eq!((made.status, &made.json()["tenants"]), (201, &json!(["5"])), "{}", made.text());
     let tenant = made.json()["token"].as_str().unwrap().to_owned();
     let consumer = system.token("consumer", &["queues"]).await;
     let reader = system.token("reader", &["read"]).await;
@@ -178,21 +172,18 @@ async fn a_token_is_limited_to_its_scopes_and_environments() {
         answer.json()["code"].as_str().unwrap().to_owned()
     };
     assert_eq!(call(&system, &tenant, "POST", "/messages", Some(&message("5", "mine"))).await.status, 200);
-    assert_eq!(
-        refused(&tenant, "POST", "/messages", Some(message("6", "yours"))).await,
-        "environment_missing"
-    );
+    assert_eq!(refused(&tenant, "POST", "/messages", Some(message("6", "yours"))).await, "tenant_missing");
     let mixed =
         call(&system, &tenant, "POST", "/messages", Some(&json!([message("5", "a"), message("55", "b")])))
             .await;
     assert_eq!(
         (&mixed.json()[0]["status"], &mixed.json()[1]["code"]),
-        (&json!(200), &json!("environment_missing"))
+        (&json!(200), &json!("tenant_missing"))
     );
     for (method, target) in [
         ("POST", "/queues/q/pull"),
         ("DELETE", "/queues/q"),
-        ("DELETE", "/queues/q/facets/6"),
+        ("DELETE", "/queues/q/tenants/6"),
         ("POST", "/queues/q/peek"),
         ("POST", "/queues/q/purge"),
         ("GET", "/queues/q/dead"),
@@ -200,47 +191,47 @@ async fn a_token_is_limited_to_its_scopes_and_environments() {
     ] {
         refused(&tenant, method, target, None).await;
     }
-    let facets = call(&system, &tenant, "GET", "/queues/q/facets", None).await.json();
-    assert_eq!(facets["facets"].as_array().unwrap().len(), 1, "{facets}");
-    assert_eq!(facets["facets"][0]["waiting"], 3, "{facets}");
-    let own = call(&system, &tenant, "POST", "/queues/q/peek", Some(&json!({"environment": "5"}))).await;
+    let tenants = call(&system, &tenant, "GET", "/queues/q/tenants", None).await.json();
+    assert_eq!(tenants["tenants"].as_array().unwrap().len(), 1, "{tenants}");
+    assert_eq!(tenants["tenants"][0]["waiting"], 3, "{tenants}");
+    let own = call(&system, &tenant, "POST", "/queues/q/peek", Some(&json!({"tenant": "5"}))).await;
     assert_eq!(payloads(&own.json()), ["y", "mine", "a"]);
 
     // It pulls and settles what is its own, and names it.
-    let pull = |environment: &str| json!({"environment": environment, "max": 1});
+    let pull = |tenant: &str| json!({"tenant": tenant, "max": 1});
     let mine = call(&system, &tenant, "POST", "/queues/q/pull", Some(&pull("5"))).await;
     assert_eq!((mine.status, payloads(&mine.json())), (200, vec!["y".to_owned()]), "{}", mine.text());
-    assert_eq!(refused(&tenant, "POST", "/queues/q/pull", Some(pull("6"))).await, "environment_missing");
+    assert_eq!(refused(&tenant, "POST", "/queues/q/pull", Some(pull("6"))).await, "tenant_missing");
     let receipts = json!({"receipts": [mine.json()["messages"][0]["receipt"]]});
     assert_eq!(call(&system, &tenant, "POST", "/queues/q/nack", Some(&receipts)).await.status, 200);
-    let facets = call(&system, &consumer, "POST", "/queues/q/pull", Some(&pull("facets"))).await;
-    assert_eq!((facets.status, &facets.json()["messages"]), (200, &json!([])), "a name like any other");
+    let tenants = call(&system, &consumer, "POST", "/queues/q/pull", Some(&pull("tenants"))).await;
+    assert_eq!((tenants.status, &tenants.json()["messages"]), (200, &json!([])), "a name like any other");
     let bad = call(&system, &consumer, "POST", "/queues/q/pull", Some(&pull("a|b"))).await;
-    assert_eq!((bad.status, &bad.json()["code"]), (422, &json!("invalid_environment")));
+    assert_eq!((bad.status, &bad.json()["code"]), (422, &json!("invalid_tenant")));
 
     // Nor does it publish events in the name of another, or watch them.
-    let event = |environment: &str| {
+    let event = |tenant: &str| {
         let url = "https://shop.example/1";
-        json!({"type": "update", "url": url, "environment": environment})
+        json!({"type": "update", "url": url, "tenant": tenant})
     };
-    assert_eq!(refused(&tenant, "POST", "/topics/orders", Some(event("6"))).await, "environment_missing");
+    assert_eq!(refused(&tenant, "POST", "/topics/orders", Some(event("6"))).await, "tenant_missing");
     assert_eq!(call(&system, &tenant, "POST", "/topics/orders", Some(&event("5"))).await.status, 200);
     let mixed = json!([event("6"), event("5")]);
     let mixed = call(&system, &tenant, "POST", "/topics/orders/events", Some(&mixed)).await.json();
-    assert_eq!((&mixed[0]["code"], &mixed[1]["status"]), (&json!("environment_missing"), &json!(200)));
-    let new = json!({"name": "watcher", "scopes": ["read"], "environments": ["5"]});
+    assert_eq!((&mixed[0]["code"], &mixed[1]["status"]), (&json!("tenant_missing"), &json!(200)));
+    let new = json!({"name": "watcher", "scopes": ["read"], "tenants": ["5"]});
     let watcher = system.api_at(system.pacemaker, "POST", "/tokens", Some(new)).await.json();
     let watcher = watcher["token"].as_str().unwrap();
     refused(watcher, "GET", "/events", None).await;
-    refused(watcher, "GET", "/events?environment=6", None).await;
+    refused(watcher, "GET", "/events?tenant=6", None).await;
 
     // A consumer of the whole queue may read the counts of what it may pull.
-    assert_eq!(call(&system, &consumer, "GET", "/queues/q/facets", None).await.status, 200);
+    assert_eq!(call(&system, &consumer, "GET", "/queues/q/tenants", None).await.status, 200);
     assert_eq!(call(&system, &consumer, "GET", "/queues/q/dead", None).await.status, 200);
     refused(&consumer, "POST", "/messages", Some(message("5", "z"))).await;
     refused(&reader, "POST", "/queues/q/pull", None).await;
     refused(&reader, "PUT", "/queues/r", Some(json!({"pattern": ".*"}))).await;
-    assert_eq!(call(&system, &reader, "GET", "/queues/q/facets", None).await.status, 200);
+    assert_eq!(call(&system, &reader, "GET", "/queues/q/tenants", None).await.status, 200);
     let pulled = call(&system, &consumer, "POST", "/queues/q/pull", None).await;
     assert_eq!(pulled.json()["messages"].as_array().unwrap().len(), 6, "{}", pulled.text());
     assert_eq!(call(&system, "nobody-knows-me", "POST", "/queues/q/pull", None).await.status, 401);
@@ -258,16 +249,16 @@ async fn a_message_that_cannot_be_represented_can_be_settled() {
     let ids = ok(&system, at, "POST", "/messages", Some(messages)).await;
     // As an older version may have stored them.
     let deep = format!("{}{}", "[".repeat(1_000), "]".repeat(1_000));
-    let entry = r#"{"id":1,"last":1,"object":"o","topic":"t","type":"k","environment":"evil","data":DEEP}"#;
+    let entry = r#"{"id":1,"last":1,"object":"o","topic":"t","type":"k","tenant":"evil","data":DEEP}"#;
     for (place, body) in [(0, entry.replace("DEEP", &deep)), (1, "not-json".to_owned())] {
         let id = ids[place]["id"].as_u64().unwrap();
         let segment = id / 64_000_000;
         let _: i64 = system.cli(System::FABRIC, &format!("HSET bus:log:{segment} {id} {body}")).await;
     }
     let pulled = pull(&system, "q", json!({})).await;
-    let of = |environment: &str| {
+    let of = |tenant: &str| {
         let all = pulled["messages"].as_array().unwrap();
-        all.iter().find(|one| one["environment"] == environment).unwrap_or_else(|| panic!("{pulled}")).clone()
+        all.iter().find(|one| one["tenant"] == tenant).unwrap_or_else(|| panic!("{pulled}")).clone()
     };
     assert_eq!((&of("evil")["payload"], &of("evil")["payload_text"]), (&Value::Null, &json!(deep)));
     assert_eq!(of("broken")["payload_text"], "not-json");

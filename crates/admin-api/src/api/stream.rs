@@ -21,10 +21,10 @@ use tokio::{
 };
 use utoipa_axum::{router::OpenApiRouter, routes};
 
-use crate::http::auth::{CheckEnvironment as _, Divided as _, Permission as _};
+use crate::http::auth::{CheckTenant as _, Divided as _, Permission as _};
 use crate::http::{
     App, Problem,
-    auth::{Confined, Credential, Environments, ReadAll, check_divided},
+    auth::{Confined, Credential, ReadAll, Tenants, check_divided},
     slots::Slot,
 };
 use signalbox_access::Caller;
@@ -48,11 +48,11 @@ pub(crate) fn routes() -> OpenApiRouter<App> {
 struct Asked {
     /// Only of this topic.
     topic: Option<String>,
-    /// Only of this environment.
-    environment: Option<String>,
+    /// Only of this tenant.
+    tenant: Option<String>,
     /// Only of this object.
     object: Option<String>,
-    /// Only events whose `environment:type:topic` matches this regular expression completely.
+    /// Only events whose `tenant:type:topic` matches this regular expression completely.
     pattern: Option<String>,
     /// The ID of the last received message, for clients that cannot send the header `Last-Event-ID`, which takes
     /// precedence.
@@ -61,26 +61,26 @@ struct Asked {
 
 /// Stream events as they are accepted
 ///
-/// Server-sent events. Each message is an event as subscribers get it, with `environment`; with its id as
+/// Server-sent events. Each message is an event as subscribers get it, with `tenant`; with its id as
 /// `Last-Event-ID`, a stream continues after it, if the log still has the events that follow. `event: gap` reports that
 /// it has not; `event: end` reports why the stream ends (`slow_reader`, `shutdown`, `token_revoked`).
 #[utoipa::path(get, path = "/events", params(Asked),
     responses((status = 200, body = String, content_type = "text/event-stream"),
     (status = "default", description = "422 invalid_pattern, invalid_last_event_id | 503 too_many_streams")))]
 async fn events(
-    caller: Confined<ReadAll, Environments>,
+    caller: Confined<ReadAll, Tenants>,
     credential: Credential,
     State(app): State<App>,
     headers: HeaderMap,
     asked: Result<Query<Asked>, QueryRejection>,
 ) -> Result<Response, Problem> {
     let Query(asked) = asked?;
-    let environment = asked.environment.clone();
-    check(&caller, environment.as_deref())?;
+    let tenant = asked.tenant.clone();
+    check(&caller, tenant.as_deref())?;
     let place = app.limits.streams.take(&caller)?;
     // Records of the audit log are in the stream only if it is asked for them.
     let audit = asked.topic.as_deref().is_some_and(is_audit_topic) && caller.has_any(&[Scope::Audit]);
-    let filter = Filter::new(asked.topic, asked.environment, asked.object, asked.pattern.as_deref(), audit)?;
+    let filter = Filter::new(asked.topic, asked.tenant, asked.object, asked.pattern.as_deref(), audit)?;
     let slot = app.live.acquire().await?;
     let brought = match headers.get(&LAST_EVENT_ID) {
         Some(header) => Some(header.to_str().unwrap_or("(no text)").to_owned()),
@@ -103,7 +103,7 @@ async fn events(
     recheck.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let greeting = Some(Event::default().retry(RECONNECT).comment("watching"));
     let watching =
-        Watching { app, credential, environment, greeting, messages, recheck, revoked: false, _place: place };
+        Watching { app, credential, tenant, greeting, messages, recheck, revoked: false, _place: place };
     let messages = stream::unfold(watching, |mut watching| async {
         let event = watching.next().await?;
         Some((Ok::<_, Infallible>(event), watching))
@@ -113,10 +113,10 @@ async fn events(
     Ok(response)
 }
 
-/// Checks that a token that is confined to environments watches one of them.
-fn check(caller: &Caller, environment: Option<&str>) -> Result<(), Problem> {
-    match caller.environments() {
-        Some(_) => caller.check_environment(environment.unwrap_or_default()),
+/// Checks that a token that is confined to tenants watches one of them.
+fn check(caller: &Caller, tenant: Option<&str>) -> Result<(), Problem> {
+    match caller.tenants() {
+        Some(_) => caller.check_tenant(tenant.unwrap_or_default()),
         None => Ok(()),
     }
 }
@@ -125,7 +125,7 @@ fn check(caller: &Caller, environment: Option<&str>) -> Result<(), Problem> {
 struct Watching {
     app: App,
     credential: Credential,
-    environment: Option<String>,
+    tenant: Option<String>,
     greeting: Option<Event>,
     messages: mpsc::Receiver<Message>,
     recheck: Interval,
@@ -160,8 +160,8 @@ impl Watching {
     async fn is_allowed(&self) -> bool {
         let allowed = |caller: Caller| {
             caller.has_any(ReadAll::ANY_OF)
-                && check_divided(&caller, Environments::BY).is_ok()
-                && check(&caller, self.environment.as_deref()).is_ok()
+                && check_divided(&caller, Tenants::BY).is_ok()
+                && check(&caller, self.tenant.as_deref()).is_ok()
         };
         self.credential.is_still(&self.app, allowed).await
     }

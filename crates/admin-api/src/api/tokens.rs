@@ -29,7 +29,7 @@ use signalbox_queues::is_part;
 use signalbox_route_table::{Hostname, Label};
 
 const MAX_HOST_PATTERNS: usize = 100;
-const MAX_ENVIRONMENTS: usize = 100;
+const MAX_TENANTS: usize = 100;
 const MAX_MACHINES: usize = 100;
 const MAX_VERSION_TYPES: usize = 100;
 /// How long the previous secrets stay valid after a rotation that does not specify it.
@@ -65,7 +65,7 @@ pub const LISTING: Listing<'static, Token> = Listing {
     name: |token| &token.name,
     texts: |token| {
         let scopes = token.scopes.iter().map(|scope| scope.as_str());
-        let confined = [&token.hosts, &token.environments, &token.machines, &token.version_types];
+        let confined = [&token.hosts, &token.tenants, &token.machines, &token.version_types];
         scopes.chain(confined.into_iter().flatten().flatten().map(String::as_str)).collect()
     },
     fields: &[
@@ -99,14 +99,14 @@ pub async fn all(app: &App) -> Result<Vec<Token>, Problem> {
 /// The answer is the only place where the secret is shown.
 #[utoipa::path(post, path = "/tokens", request_body = NewToken, responses((status = 201, body = Token),
     (status = "default", description = "409 token_exists | 422 invalid_token_name, invalid_scopes, invalid_hostname, \
-        too_many_hosts, invalid_environments, invalid_machines, invalid_version_types, scope_not_confinable, \
+        too_many_hosts, invalid_tenants, invalid_machines, invalid_version_types, scope_not_confinable, \
         invalid_expiry")))]
 async fn create(
     _: Whole<RootOnly>,
     State(app): State<App>,
     Json(new): Json<NewToken>,
 ) -> Result<Response, Problem> {
-    let NewToken { name, mut scopes, hosts, environments, machines, version_types, expires_at } = new;
+    let NewToken { name, mut scopes, hosts, tenants, machines, version_types, expires_at } = new;
     let expires_at_ms = expires_at.map(Time::ms);
     check_name(&name)?;
     scopes.sort_unstable();
@@ -115,13 +115,13 @@ async fn create(
         return Err(Problem::unprocessable("invalid_scopes", "a token needs at least one scope"));
     }
     let hosts = hosts.map(patterns).transpose()?;
-    if environments.as_ref().is_some_and(|names| {
-        names.is_empty() || names.len() > MAX_ENVIRONMENTS || !names.iter().all(|name| is_part(name))
+    if tenants.as_ref().is_some_and(|names| {
+        names.is_empty() || names.len() > MAX_TENANTS || !names.iter().all(|name| is_part(name))
     }) {
         let detail = format!(
-            "`environments` must contain 1 to {MAX_ENVIRONMENTS} names, each of 1 to 1024 printable characters without `:` and `|`"
+            "`tenants` must contain 1 to {MAX_TENANTS} names, each of 1 to 1024 printable characters without `:` and `|`"
         );
-        return Err(Problem::unprocessable("invalid_environments", detail));
+        return Err(Problem::unprocessable("invalid_tenants", detail));
     }
     if machines.as_ref().is_some_and(|names| {
         !(1..=MAX_MACHINES).contains(&names.len()) || !names.iter().all(|name| is_machine_name(name))
@@ -131,9 +131,9 @@ async fn create(
         return Err(Problem::unprocessable("invalid_machines", detail));
     }
     check_version_types(&scopes, version_types.as_deref())?;
-    check_confinement(&scopes, hosts.is_some(), environments.is_some(), machines.is_some())?;
+    check_confinement(&scopes, hosts.is_some(), tenants.is_some(), machines.is_some())?;
     check_expiry(&app, expires_at_ms)?;
-    let grant = Grant { scopes, hosts, environments, machines, version_types };
+    let grant = Grant { scopes, hosts, tenants, machines, version_types };
     let made = app.tokens.create(name, grant, expires_at_ms).await?;
     let Some(made) = made else {
         let detail = "a token of this name exists; delete it first";
@@ -231,14 +231,8 @@ fn check_version_types(scopes: &[Scope], patterns: Option<&[String]>) -> Result<
 }
 
 /// Rejects scopes that would reach data of every tenant although the token is confined.
-fn check_confinement(
-    scopes: &[Scope],
-    hosts: bool,
-    environments: bool,
-    machines: bool,
-) -> Result<(), Problem> {
-    let lists =
-        [(Dimension::Hosts, hosts), (Dimension::Environments, environments), (Dimension::Machines, machines)];
+fn check_confinement(scopes: &[Scope], hosts: bool, tenants: bool, machines: bool) -> Result<(), Problem> {
+    let lists = [(Dimension::Hosts, hosts), (Dimension::Tenants, tenants), (Dimension::Machines, machines)];
     let lists: Vec<Dimension> = lists.into_iter().filter_map(|(list, given)| given.then_some(list)).collect();
     confinement::check(scopes, &lists)
         .map_err(|refused| Problem::unprocessable("scope_not_confinable", refused.to_string()))
@@ -260,7 +254,7 @@ fn check_expiry(app: &App, expires_at_ms: Option<u64>) -> Result<(), Problem> {
 
 fn check_name(name: &str) -> Result<(), Problem> {
     let fits = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b":_-".contains(&byte);
-    // Names of other callers in the audit log, and of their environments.
+    // Names of other callers in the audit log, and of their tenants.
     let reserved = ["root", "file", "signalbox"].contains(&name) || name.starts_with("machine:");
     if (1..=64).contains(&name.len()) && name.bytes().all(fits) && !reserved {
         return Ok(());

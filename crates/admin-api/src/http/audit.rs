@@ -106,7 +106,7 @@ const DATA: [(Method, &str); 23] = [
 ];
 
 /// Whether a request transports data and changes no configuration.
-fn is_data(method: &Method, route: &str) -> bool {
+pub(crate) fn is_data(method: &Method, route: &str) -> bool {
     DATA.iter().any(|(data, path)| data == method && *path == route)
 }
 

@@ -9,7 +9,7 @@
 //! |---|---|---|
 //! | [`Whole<P>`] | has the permission, and its token is not confined | may use the data of every tenant |
 //! | [`Confined<P, D>`](Confined) | has the permission, and its token is confined by `D` or not at all | must filter by the caller's list |
-//! | [`ByReceipt<P>`](ByReceipt) | has the permission, and its token is confined to environments or not at all | names messages by receipts only |
+//! | [`ByReceipt<P>`](ByReceipt) | has the permission, and its token is confined to tenants or not at all | names messages by receipts only |
 //! | [`Anyone`] | has a valid token | answers nothing about any tenant |
 //!
 //! There is no extractor that checks the scope only. A handler that does not consider confinement does not compile, or uses
@@ -25,7 +25,7 @@ use signalbox_daemon::{presented, serve::Peer};
 
 use super::{
     App, Problem,
-    audit::{ClientAddress, Notes},
+    audit::{ClientAddress, Notes, is_data},
     session::{Session, check_site},
     slots::InProgress,
 };
@@ -37,21 +37,21 @@ pub(crate) trait Permission: Send + Sync {
     const ANY_OF: &'static [Scope];
 }
 
-/// Rejects requests for an environment that the caller's token does not cover.
-pub(crate) trait CheckEnvironment {
+/// Rejects requests for a tenant that the caller's token does not cover.
+pub(crate) trait CheckTenant {
     /// # Errors
-    /// `environment_missing` if the caller's token is confined to other environments.
-    fn check_environment(&self, environment: &str) -> Result<(), Problem>;
+    /// `tenant_missing` if the caller's token is confined to other tenants.
+    fn check_tenant(&self, tenant: &str) -> Result<(), Problem>;
 }
 
-impl CheckEnvironment for Caller {
-    fn check_environment(&self, environment: &str) -> Result<(), Problem> {
-        if self.may_use(environment) {
+impl CheckTenant for Caller {
+    fn check_tenant(&self, tenant: &str) -> Result<(), Problem> {
+        if self.may_use(tenant) {
             return Ok(());
         }
         Err(Problem::forbidden(
-            "environment_missing",
-            format!("the token is confined to environments that do not include {environment:?}"),
+            "tenant_missing",
+            format!("the token is confined to tenants that do not include {tenant:?}"),
         ))
     }
 }
@@ -109,9 +109,9 @@ impl Permission for RootOnly {
 #[derive(Debug)]
 pub(crate) enum Hosts {}
 
-/// Data that is divided between tenants by the environments of events and messages.
+/// Data that is divided by the tenants of events and messages.
 #[derive(Debug)]
-pub(crate) enum Environments {}
+pub(crate) enum Tenants {}
 
 /// How the data of a handler is divided between tenants.
 pub(crate) trait Divided: Send + Sync {
@@ -122,8 +122,8 @@ impl Divided for Hosts {
     const BY: Dimension = Dimension::Hosts;
 }
 
-impl Divided for Environments {
-    const BY: Dimension = Dimension::Environments;
+impl Divided for Tenants {
+    const BY: Dimension = Dimension::Tenants;
 }
 
 /// Data that is divided between tenants by state machines.
@@ -157,7 +157,7 @@ impl<P: Permission> FromRequestParts<App> for Whole<P> {
 }
 
 /// A caller with the permission `P` whose token is confined by `D`, or not confined. The handler accesses only what the
-/// caller's list covers: by `may_touch` and `may_touch_all`, by `check_environment` and `environments`, or through functions
+/// caller's list covers: by `may_touch` and `may_touch_all`, by `check_tenant` and `tenants`, or through functions
 /// of a subsystem that take the caller and do the same.
 #[derive(Debug)]
 pub(crate) struct Confined<P, D>(Caller, PhantomData<(P, D)>);
@@ -197,7 +197,7 @@ impl<P: Permission> FromRequestParts<App> for ByReceipt<P> {
 
     async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Self, Problem> {
         let caller = permitted::<P>(parts, app).await?;
-        check_divided(&caller, Dimension::Environments)?;
+        check_divided(&caller, Dimension::Tenants)?;
         Ok(Self(PhantomData))
     }
 }
@@ -320,7 +320,7 @@ fn confined_token(confinement: &[Dimension]) -> Problem {
 }
 
 /// Operations that may read or return megabytes, by method and route: a token can have few of them in progress at a time.
-pub(crate) const LISTS: [(&str, &str); 24] = [
+pub(crate) const LISTS: [(&str, &str); 29] = [
     ("GET", "/acme/names"),
     ("GET", "/audit"),
     ("GET", "/backends/{name}/dead"),
@@ -331,12 +331,17 @@ pub(crate) const LISTS: [(&str, &str); 24] = [
     ("GET", "/objects"),
     ("GET", "/queues"),
     ("GET", "/queues/{name}/dead"),
-    ("GET", "/queues/{name}/facets"),
+    ("GET", "/queues/{name}/tenants"),
     ("GET", "/queues/{name}/messages"),
     ("POST", "/queues/{name}/peek"),
     ("GET", "/routes/explain"),
+    ("DELETE", "/state-machines/{machine}"),
+    ("GET", "/state-machines/{machine}"),
+    ("GET", "/state-machines/{machine}/flow"),
     ("GET", "/state-machines/{machine}/labels"),
     ("GET", "/state-machines/{machine}/labels/{label}/activity"),
+    ("GET", "/state-machines/{machine}/tasks"),
+    ("POST", "/state-machines/{machine}/tasks"),
     ("GET", "/state-machines/{machine}/versions"),
     ("GET", "/state-machines/{machine}/versions/{version}"),
     ("GET", "/subscriber/dead"),
@@ -354,10 +359,28 @@ fn is_list(parts: &Parts) -> bool {
     route(parts).is_some_and(|route| LISTS.contains(&(method, route)))
 }
 
-/// Whether the request asks for data, which may be large: also a pull or a peek, which is a POST.
-fn reads(parts: &Parts) -> bool {
-    let is_get = matches!(parts.method, Method::GET | Method::HEAD);
-    is_get || route(parts).is_some_and(|route| route.ends_with("/pull") || route.ends_with("/peek"))
+/// Requests that transport data to the client.
+const READS: [(Method, &str); 6] = [
+    (Method::POST, "/messages/pull"),
+    (Method::POST, "/queues/{name}/peek"),
+    (Method::POST, "/queues/{name}/pull"),
+    (Method::POST, "/state-machines/{machine}/labels/{label}/simulate"),
+    (Method::POST, "/state-machines/{machine}/plan"),
+    (Method::POST, "/subscriber/test"),
+];
+
+/// Whether the request is one that clients send while they work: it does not wait for responses that another process with the same
+/// token does not read.
+fn is_work(parts: &Parts) -> bool {
+    let Some(route) = route(parts) else { return false };
+    let is_one = |(method, path): &(Method, &str)| parts.method == *method && *path == route;
+    let registers = parts.method == Method::PUT && matches!(route, "/instances" | "/instances/{id}");
+    registers || (is_data(&parts.method, route) && !READS.iter().any(is_one))
+}
+
+/// Whether the request is a pull, which waits until it may have the bytes of its messages.
+fn is_pull(parts: &Parts) -> bool {
+    route(parts).is_some_and(|route| route == "/messages/pull" || route == "/queues/{name}/pull")
 }
 
 fn route(parts: &Parts) -> Option<&str> {
@@ -370,10 +393,9 @@ async fn permitted<P: Permission>(parts: &Parts, app: &App) -> Result<Caller, Pr
     let caller = who(parts, app).await?;
     if caller.has_any(P::ANY_OF) {
         if let Some(place) = parts.extensions.get::<InProgress>() {
-            place.take(&app.limits.in_progress, &caller)?;
-            // What a token sends, such as heartbeats and acknowledgements, does not wait for what it does not read.
-            if reads(parts) {
-                place.read(&app.limits.unsent, &caller)?;
+            place.take(&app.limits.in_progress, &app.limits.buffers, &caller)?;
+            if !is_work(parts) && !is_pull(parts) {
+                place.check_unread()?;
             }
             if is_list(parts) {
                 place.take_list(&app.limits.lists, &caller).await?;

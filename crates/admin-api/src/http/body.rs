@@ -122,6 +122,9 @@ fn unreadable(rejection: rejection::BytesRejection) -> Problem {
         let detail = "the body is larger than this route reads; send fewer items at a time";
         return Problem::new(StatusCode::PAYLOAD_TOO_LARGE, "body_too_large", detail);
     }
+    if let Some(problem) = super::deadline::too_much(&rejection) {
+        return problem;
+    }
     if super::deadline::is_too_slow(&rejection) {
         let detail = "The body did not arrive in time.";
         return Problem::new(StatusCode::REQUEST_TIMEOUT, "body_too_slow", detail);

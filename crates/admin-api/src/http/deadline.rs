@@ -1,6 +1,6 @@
-//! A total time limit for the body of a request.
+//! Limits for the body of a request: a total time, and the bytes of all requests of its token.
 //!
-//! A limit for each piece of a body would let a client send one byte at a time and hold its connection without end.
+//! A time limit for each piece of a body would let a client send one byte at a time and hold its connection without end.
 
 use std::{
     error::Error,
@@ -18,6 +18,8 @@ use axum::{
 use futures_util::Stream;
 use tokio::time::{Sleep, sleep};
 
+use super::{Problem, slots::InProgress};
+
 /// How long a body may take to arrive.
 const BODY_TIMEOUT: Duration = Duration::from_secs(30);
 
@@ -33,10 +35,25 @@ impl fmt::Display for TooSlow {
 
 impl Error for TooSlow {}
 
-/// A body that fails after a time.
+/// The bytes of all requests of the token are too many.
+#[derive(Debug, Clone)]
+pub(crate) struct TooMuch(pub(crate) Problem);
+
+impl fmt::Display for TooMuch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.0.detail())
+    }
+}
+
+impl Error for TooMuch {}
+
+/// A body that fails after a time, and whose bytes are counted.
 struct Limited {
     body: BodyDataStream,
     deadline: Pin<Box<Sleep>>,
+    place: InProgress,
+    /// Whether the handler was notified that its token sends too much. The rest is read, and forgotten.
+    is_refused: bool,
 }
 
 impl Stream for Limited {
@@ -44,6 +61,13 @@ impl Stream for Limited {
 
     fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         if let Poll::Ready(item) = Pin::new(&mut self.body).poll_next(context) {
+            let bytes = item.as_ref().and_then(|item| item.as_ref().ok()).map_or(0, Bytes::len);
+            if !self.is_refused
+                && let Err(problem) = self.place.receive(bytes as u64)
+            {
+                self.is_refused = true;
+                return Poll::Ready(Some(Err(axum::Error::new(TooMuch(problem)))));
+            }
             return Poll::Ready(item);
         }
         self.deadline.as_mut().poll(context).map(|()| Some(Err(axum::Error::new(TooSlow))))
@@ -55,22 +79,26 @@ pub(crate) async fn limit(request: Request, next: impl AsyncFnOnce(Request) -> R
     if request.body().is_end_stream() {
         return next(request).await;
     }
+    let place = request.extensions().get::<InProgress>().cloned().unwrap_or_default();
     let limited = |body: Body| {
-        Body::from_stream(Limited { body: body.into_data_stream(), deadline: Box::pin(sleep(BODY_TIMEOUT)) })
+        let deadline = Box::pin(sleep(BODY_TIMEOUT));
+        Body::from_stream(Limited { body: body.into_data_stream(), deadline, place, is_refused: false })
     };
     next(request.map(limited)).await
 }
 
 /// Whether an error is that of a body that was too slow, or was caused by it.
 pub(crate) fn is_too_slow(error: &(dyn Error + 'static)) -> bool {
-    let mut cause = Some(error);
-    while let Some(error) = cause {
-        if error.is::<TooSlow>() {
-            return true;
-        }
-        cause = error.source();
-    }
-    false
+    causes(error).any(|cause| cause.is::<TooSlow>())
+}
+
+/// The problem of a body whose token has too many bytes, if an error was caused by it.
+pub(crate) fn too_much(error: &(dyn Error + 'static)) -> Option<Problem> {
+    causes(error).find_map(|cause| cause.downcast_ref::<TooMuch>()).map(|TooMuch(problem)| problem.clone())
+}
+
+fn causes<'a>(error: &'a (dyn Error + 'static)) -> impl Iterator<Item = &'a (dyn Error + 'static)> {
+    std::iter::successors(Some(error), |error: &&'a (dyn Error + 'static)| (*error).source())
 }
 
 #[cfg(test)]
@@ -86,7 +114,8 @@ mod tests {
             Some((Ok::<_, axum::Error>(Bytes::from_static(b"a")), ()))
         });
         let body = Body::from_stream(trickle).into_data_stream();
-        let limited = Limited { body, deadline: Box::pin(sleep(BODY_TIMEOUT)) };
+        let place = InProgress::default();
+        let limited = Limited { body, deadline: Box::pin(sleep(BODY_TIMEOUT)), place, is_refused: false };
         let read: Vec<_> = limited.take(10).collect().await;
         let failed = read.iter().position(Result::is_err).unwrap();
         assert_eq!(failed, 4, "four pieces arrive within 30 seconds");

@@ -4,6 +4,7 @@
 pub mod audit;
 pub mod auth;
 pub(crate) mod body;
+pub mod buffered;
 pub mod cursor;
 pub(crate) mod deadline;
 pub mod list;

@@ -1,7 +1,7 @@
 //! One metric and one log line for each request.
 
 use axum::{body::HttpBody as _, extract::Request, http::Method, response::Response};
-use signalbox_daemon::holding::{LARGE, holding};
+use signalbox_daemon::holding::holding;
 use tokio::time::Instant;
 
 use super::{metrics::Metrics, problem::Limited, slots::InProgress};
@@ -36,7 +36,7 @@ pub(crate) async fn observe(
     );
     // A small response is written immediately. One without a token shares its bytes with others, or is small.
     match response.body().size_hint().exact() {
-        Some(bytes) if bytes >= LARGE && place.responds(bytes) => holding(response, place).await,
+        Some(bytes) if place.responds(bytes) => holding(response, place).await,
         _ => response,
     }
 }

@@ -19,7 +19,7 @@ use utoipa::{
 
 /// Codes of answers to requests that would exceed a limit. They are counted.
 const LIMITS: [&str; 10] = [
-    "environment_limit_reached",
+    "tenant_limit_reached",
     "idempotency_keys_used_up",
     "label_limit_reached",
     "limit_reached",
@@ -44,12 +44,33 @@ pub struct Problem {
     retry_after_seconds: Option<u32>,
 }
 
+/// Maximum number of bytes of a sentence or a text in a problem. Those that repeat a part of a request could be larger than it.
+const MAX_TEXT: usize = 8192;
+
+/// The same, in the problem of one of up to a thousand items.
+const MAX_TEXT_OF_ITEM: usize = 512;
+
+/// A text, cut if it is longer.
+fn cut(mut text: String, max: usize) -> String {
+    if text.len() > max {
+        let end = (0..=max).rev().find(|at| text.is_char_boundary(*at)).unwrap_or_default();
+        text.truncate(end);
+        text.push('…');
+    }
+    text
+}
+
 impl Problem {
     /// A problem with a stable code, and a sentence that says what to do.
     pub fn new(status: StatusCode, code: &'static str, detail: impl Into<String>) -> Self {
         let title = status.canonical_reason().unwrap_or("Error");
         Self {
-            document: Box::new(wire::Problem::new(status.as_u16(), title, code, detail)),
+            document: Box::new(wire::Problem::new(
+                status.as_u16(),
+                title,
+                code,
+                cut(detail.into(), MAX_TEXT),
+            )),
             retry_after_seconds: None,
         }
     }
@@ -76,6 +97,19 @@ impl Problem {
         problem
     }
 
+    /// The problem of one of many items, with shorter texts.
+    #[must_use]
+    pub(crate) fn of_item(mut self) -> Self {
+        let detail = std::mem::take(&mut self.document.detail);
+        self.document.detail = cut(detail, MAX_TEXT_OF_ITEM);
+        for value in self.document.more.values_mut() {
+            if let Value::String(text) = value {
+                *text = cut(std::mem::take(text), MAX_TEXT_OF_ITEM);
+            }
+        }
+        self
+    }
+
     /// Sets the number of seconds after which a retry makes sense.
     #[must_use]
     pub fn retry_after(mut self, seconds: u32) -> Self {
@@ -86,7 +120,11 @@ impl Problem {
     /// Adds a member.
     #[must_use]
     pub fn with(mut self, name: &str, value: impl Into<Value>) -> Self {
-        self.document.more.insert(name.to_owned(), value.into());
+        let value = match value.into() {
+            Value::String(text) => Value::String(cut(text, MAX_TEXT)),
+            value => value,
+        };
+        self.document.more.insert(name.to_owned(), value);
         self
     }
 
@@ -144,5 +182,19 @@ impl PartialSchema for Problem {
 impl ToSchema for Problem {
     fn schemas(schemas: &mut Vec<(String, RefOr<Schema>)>) {
         wire::Problem::schemas(schemas);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_problem_repeats_a_part_of_a_large_request_only() {
+        let long = "ä".repeat(MAX_TEXT);
+        let problem = Problem::unprocessable("invalid_body", long.clone()).with("field", long);
+        assert!(serde_json::to_vec(&problem).unwrap().len() < 3 * MAX_TEXT);
+        assert!(problem.detail().ends_with("ä…"));
+        assert!(serde_json::to_vec(&problem.of_item()).unwrap().len() < 3 * MAX_TEXT_OF_ITEM);
     }
 }

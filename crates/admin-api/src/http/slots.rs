@@ -14,8 +14,12 @@ use axum::http::StatusCode;
 use parking_lot::Mutex;
 use tokio::{sync::Notify, time};
 
-use super::Problem;
+use super::{
+    Problem,
+    buffered::{Buffered, BufferedBytes},
+};
 use signalbox_access::Caller;
+use signalbox_daemon::holding::LARGE;
 
 /// How long a list waits for a place: a client that reads several at a time does not have to count them.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -119,53 +123,9 @@ impl Slots {
     }
 }
 
-/// Bytes of large responses that are not sent yet, of one token: with more, it cannot read further ones.
-const MAX_UNSENT: u64 = 64 << 20;
-
-/// Bytes of large responses that are not sent yet, by token. Cheap to clone.
-#[derive(Debug, Clone, Default)]
-pub struct Unsent(Arc<Mutex<HashMap<String, u64>>>);
-
-impl Unsent {
-    fn check(&self, client: &str) -> Result<(), Problem> {
-        if self.0.lock().get(client).is_none_or(|bytes| *bytes < MAX_UNSENT) {
-            return Ok(());
-        }
-        let most = MAX_UNSENT >> 20;
-        let detail =
-            format!("Responses of more than {most} MiB to this token are not read yet. Read them first.");
-        let problem = Problem::new(StatusCode::TOO_MANY_REQUESTS, "token_limit_reached", detail);
-        Err(problem.with("limit", MAX_UNSENT).retry_after(1))
-    }
-
-    fn add(&self, client: String, bytes: u64) -> UnsentResponse {
-        *self.0.lock().entry(client.clone()).or_default() += bytes;
-        UnsentResponse { all: self.clone(), client, bytes }
-    }
-}
-
-/// A response that is counted until this is dropped.
-#[derive(Debug)]
-struct UnsentResponse {
-    all: Unsent,
-    client: String,
-    bytes: u64,
-}
-
-impl Drop for UnsentResponse {
-    fn drop(&mut self) {
-        let mut all = self.all.0.lock();
-        if let Some(bytes) = all.get_mut(&self.client) {
-            *bytes = bytes.saturating_sub(self.bytes);
-            if *bytes == 0 {
-                all.remove(&self.client);
-            }
-        }
-    }
-}
-
 /// The place of a request among those that its token has in progress, and a place for a list of large items. They are held by clones
-/// until the response is sent, so a client that sends a body slowly, or reads a large response slowly, holds them as well.
+/// until the response is sent, so a client that sends a body slowly, or reads a large response slowly, holds them as well. So are
+/// the bytes of the request and of a large response.
 #[derive(Debug, Clone, Default)]
 pub struct InProgress(Arc<Taken>);
 
@@ -173,45 +133,101 @@ pub struct InProgress(Arc<Taken>);
 struct Taken {
     request: OnceLock<Slot>,
     list: OnceLock<Slot>,
-    /// Set if the request reads.
-    unsent: OnceLock<Unsent>,
-    response: OnceLock<UnsentResponse>,
+    buffers: OnceLock<Buffers>,
+    received: Mutex<Option<BufferedBytes>>,
+    response: Mutex<Option<BufferedBytes>>,
+}
+
+/// The bytes of all tokens.
+#[derive(Debug, Clone)]
+pub struct Buffers {
+    /// Of requests.
+    pub received: Buffered,
+    /// Of large responses that are not sent yet.
+    pub unread: Buffered,
+}
+
+impl Default for Buffers {
+    fn default() -> Self {
+        Self {
+            received: Buffered::new(
+                "Requests of this token have too many bytes. Send fewer of them at a time.",
+            ),
+            unread: Buffered::new(
+                "Too many bytes of responses to this token are not read yet. Read them first.",
+            ),
+        }
+    }
 }
 
 impl InProgress {
-    /// Takes the place of the request, once.
+    /// Takes the place of the request, once. Its bytes and those of its response are counted from now on.
     ///
     /// # Errors
     /// As [`Slots::take`].
-    pub(crate) fn take(&self, slots: &Slots, caller: &Caller) -> Result<(), Problem> {
+    pub(crate) fn take(&self, slots: &Slots, buffers: &Buffers, caller: &Caller) -> Result<(), Problem> {
         if self.0.request.get().is_none() {
             let _ = self.0.request.set(slots.take(caller)?);
+            if !caller.is_root() {
+                let _ = self.0.buffers.set(buffers.clone());
+            }
         }
         Ok(())
     }
 
-    /// Counts the response of a request that reads, if it is large, until it is sent.
+    /// Whether the token has read enough of its responses to get further ones.
     ///
     /// # Errors
-    /// 429 `token_limit_reached` if too much of earlier ones is not sent yet, except for root.
-    pub(crate) fn read(&self, unsent: &Unsent, caller: &Caller) -> Result<(), Problem> {
-        if self.0.unsent.get().is_none() {
-            if !caller.is_root() {
-                unsent.check(&caller.limited_as())?;
-            }
-            let _ = self.0.unsent.set(unsent.clone());
+    /// 429 `token_limit_reached`, except for root.
+    pub(crate) fn check_unread(&self) -> Result<(), Problem> {
+        match (self.0.buffers.get(), self.0.request.get()) {
+            (Some(buffers), Some(slot)) => buffers.unread.check(&slot.client),
+            _ => Ok(()),
         }
-        Ok(())
     }
 
-    /// Counts a large response with so many bytes until it is sent. Returns whether the request holds a place: one without a token
-    /// holds none.
-    pub(crate) fn responds(&self, bytes: u64) -> bool {
-        let Some(slot) = self.0.request.get() else { return false };
-        if let Some(unsent) = self.0.unsent.get() {
-            let _ = self.0.response.set(unsent.add(slot.client.clone(), bytes));
+    /// Counts bytes of the request.
+    ///
+    /// # Errors
+    /// 429 `token_limit_reached` if those of all requests of the token are too many.
+    pub(crate) fn receive(&self, bytes: u64) -> Result<(), Problem> {
+        let (Some(buffers), Some(slot)) = (self.0.buffers.get(), self.0.request.get()) else { return Ok(()) };
+        let mut received = self.0.received.lock();
+        let received = received.get_or_insert_with(|| buffers.received.add(slot.client.clone(), 0));
+        if received.grow(bytes) { Ok(()) } else { Err(buffers.received.refused()) }
+    }
+
+    /// Counts bytes for a response whose size is not known yet, as soon as the token may have them; see [`Self::keep`].
+    pub async fn reserve(&self, bytes: u64) -> Option<BufferedBytes> {
+        match (self.0.buffers.get(), self.0.request.get()) {
+            (Some(buffers), Some(slot)) => Some(buffers.unread.reserve(&slot.client, bytes).await),
+            _ => None,
         }
-        true
+    }
+
+    /// Keeps reserved bytes until the response is sent.
+    pub fn keep(&self, reserved: BufferedBytes) {
+        *self.0.response.lock() = Some(reserved);
+    }
+
+    /// The error of a response for which no bytes could be reserved in time.
+    pub fn unread(&self) -> Problem {
+        self.0.buffers.get().cloned().unwrap_or_default().unread.refused()
+    }
+
+    /// Counts a response with so many bytes until it is sent, if it is large. Returns whether the request holds a place: one without
+    /// a token holds none.
+    pub(crate) fn responds(&self, bytes: u64) -> bool {
+        let mut response = self.0.response.lock();
+        let is_large = bytes >= LARGE;
+        match (&mut *response, self.0.buffers.get(), self.0.request.get()) {
+            (Some(reserved), ..) if is_large => _ = reserved.set(bytes),
+            (None, Some(buffers), Some(slot)) if is_large => {
+                *response = Some(buffers.unread.add(slot.client.clone(), bytes));
+            }
+            (response, ..) => *response = None,
+        }
+        is_large && self.0.request.get().is_some()
     }
 
     /// Takes a place for a list, once, and waits for it for two seconds at most.
@@ -244,7 +260,7 @@ impl Drop for Slot {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use super::{super::buffered::MAX_BUFFERED, *};
 
     #[test]
     fn a_token_holds_its_share_and_root_all() {
@@ -276,23 +292,48 @@ mod tests {
         assert!(slots.0.held.lock().is_empty(), "a client without places is forgotten");
     }
 
-    #[test]
-    fn a_token_that_does_not_read_gets_no_further_response() {
-        let (slots, unsent) = (Slots::new("requests", 9, 9), Unsent::default());
+    #[tokio::test(start_paused = true)]
+    async fn a_token_that_does_not_read_gets_no_further_response() {
+        let (slots, buffers) = (Slots::new("requests", 9, 9), Buffers::default());
         let [one, two] = ["one", "two"].map(|name| Caller::named(name.to_owned(), Vec::new(), None));
         let begin = |caller: &Caller, bytes: u64| {
             let place = InProgress::default();
-            place.take(&slots, caller).unwrap();
-            place.read(&unsent, caller).map_err(|problem| problem.code().to_string())?;
+            place.take(&slots, &buffers, caller).unwrap();
+            place.check_unread().map_err(|problem| problem.code().to_string())?;
             assert!(place.responds(bytes));
             Ok::<_, String>(place)
         };
-        let held = [begin(&one, MAX_UNSENT - 1).unwrap(), begin(&one, 1).unwrap()];
-        assert_eq!(begin(&one, 1).unwrap_err(), "token_limit_reached");
-        drop((begin(&two, 1).unwrap(), begin(&Caller::root(), 2 * MAX_UNSENT).unwrap()));
+        let held = [begin(&one, MAX_BUFFERED - LARGE).unwrap(), begin(&one, LARGE).unwrap()];
+        assert_eq!(begin(&one, LARGE).unwrap_err(), "token_limit_reached");
+        drop((begin(&two, LARGE).unwrap(), begin(&Caller::root(), 2 * MAX_BUFFERED).unwrap()));
+        // A request that waited gets its response when the others are read.
+        let late = InProgress::default();
+        late.take(&slots, &buffers, &one).unwrap();
+        let (reserved, ()) = tokio::join!(late.reserve(LARGE), async {
+            tokio::task::yield_now().await;
+            drop(held);
+        });
+        late.keep(reserved.unwrap());
+        assert!(!late.responds(LARGE - 1), "a small one is sent immediately");
+        assert!(!InProgress::default().responds(LARGE), "one without a token");
+        drop((late, begin(&one, LARGE).unwrap()));
+    }
+
+    #[test]
+    fn a_token_sends_a_limited_number_of_bytes_at_a_time() {
+        let (slots, buffers) = (Slots::new("requests", 9, 9), Buffers::default());
+        let begin = |caller: &Caller, bytes: u64| {
+            let place = InProgress::default();
+            place.take(&slots, &buffers, caller).unwrap();
+            place.receive(bytes).map(|()| place).map_err(|problem| problem.code().to_string())
+        };
+        let [one, two] = ["one", "two"].map(|name| Caller::named(name.to_owned(), Vec::new(), None));
+        let held = [begin(&one, MAX_BUFFERED - 2).unwrap(), begin(&one, 1).unwrap()];
+        held[1].receive(1).unwrap();
+        assert_eq!(held[1].receive(1).unwrap_err().code(), "token_limit_reached");
+        drop((begin(&two, 1).unwrap(), begin(&Caller::root(), 2 * MAX_BUFFERED).unwrap()));
         drop(held);
-        drop(begin(&one, 1).unwrap());
-        assert!(unsent.0.lock().is_empty() && !InProgress::default().responds(1));
+        begin(&one, 1).unwrap();
     }
 
     #[test]

@@ -13,9 +13,10 @@ use std::{
 use axum::{
     body::{Body, BodyDataStream, Bytes, HttpBody as _},
     extract::Request,
+    http::{HeaderValue, Version, header},
     response::Response,
 };
-use futures_util::{Stream, TryStreamExt as _, future};
+use futures_util::{Stream, StreamExt as _};
 use tokio::sync::Semaphore;
 
 use super::body::LIMIT_BYTES;
@@ -37,7 +38,7 @@ impl Stream for Returned {
     fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         let Some(rest) = &mut self.rest else { return Poll::Ready(None) };
         let polled = Pin::new(rest).poll_next(context);
-        if matches!(polled, Poll::Ready(None | Some(Err(_)))) {
+        if matches!(polled, Poll::Ready(None)) {
             self.rest = None;
         }
         polled
@@ -51,7 +52,8 @@ impl Drop for Returned {
 }
 
 /// Runs the handler, and reads what it left of the body, up to the limit of a body, before the answer is sent. It does so for as
-/// many requests as there are `places`: clients that send slowly use no more connections for it.
+/// many requests as there are `places`: clients that send slowly use no more connections for it. If something of the body is left,
+/// the response says that the connection ends: a proxy must not use it for another request.
 pub(crate) async fn drain(
     places: &Semaphore,
     request: Request,
@@ -64,33 +66,68 @@ pub(crate) async fn drain(
     let returned = |body: Body| {
         Body::from_stream(Returned { rest: Some(body.into_data_stream()), slot: Arc::clone(&slot) })
     };
-    let response = next(request.map(returned)).await;
+    // HTTP/2 has no such field, and ends a single stream.
+    let has_connection = request.version() <= Version::HTTP_11;
+    let mut response = next(request.map(returned)).await;
     let rest = slot.lock().unwrap_or_else(PoisonError::into_inner).take();
-    if let Some(rest) = rest
-        && let Ok(_place) = places.try_acquire()
-    {
-        // A client that fails or takes too long loses the connection, as it would have without this.
-        let _ = tokio::time::timeout(PATIENCE, skip(rest)).await;
+    if let Some(rest) = rest {
+        let is_read = match places.try_acquire() {
+            // A client that fails or takes too long loses the connection, as it would have without this.
+            Ok(_place) => tokio::time::timeout(PATIENCE, skip(rest)).await.unwrap_or(false),
+            Err(_) => false,
+        };
+        if !is_read && has_connection {
+            response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
+        }
     }
     response
 }
 
-/// Reads and forgets a body, up to the limit.
-async fn skip(body: BodyDataStream) -> Result<(), axum::Error> {
+/// Reads and forgets a body, up to the limit. Returns whether it was read to its end.
+async fn skip(mut body: BodyDataStream) -> bool {
     let mut left = LIMIT_BYTES;
-    let within = move |chunk: &Bytes| {
-        let fits = chunk.len() <= left;
-        left = left.saturating_sub(chunk.len());
-        future::ready(Ok(fits))
-    };
-    body.try_take_while(within).try_for_each(|_| future::ready(Ok(()))).await
+    while let Some(chunk) = body.next().await {
+        match chunk {
+            Ok(chunk) if chunk.len() <= left => left -= chunk.len(),
+            _ => return false,
+        }
+    }
+    true
 }
 
 #[cfg(test)]
 mod tests {
-    use futures_util::stream;
+    use futures_util::{TryStreamExt as _, stream};
 
     use super::*;
+
+    /// The `Connection` of a response to a request with this body, of which the handler reads the first chunk.
+    async fn connection(chunks: Vec<Result<Bytes, axum::Error>>, version: Version) -> Option<HeaderValue> {
+        let mut request = Request::new(Body::from_stream(stream::iter(chunks)));
+        *request.version_mut() = version;
+        let handler = async |request: Request| {
+            let _ = request.into_body().into_data_stream().next().await;
+            Response::new(Body::empty())
+        };
+        let response = drain(&Semaphore::new(1), request, handler).await;
+        response.headers().get(header::CONNECTION).cloned()
+    }
+
+    #[tokio::test]
+    async fn a_connection_ends_if_something_of_a_body_is_left() {
+        let chunk = |bytes: usize| Ok(Bytes::from(vec![b'a'; bytes]));
+        let failed = || Err(axum::Error::new(std::io::Error::other("too much")));
+        for (chunks, ends) in [
+            (vec![chunk(9), chunk(LIMIT_BYTES)], false),
+            (vec![chunk(9), chunk(LIMIT_BYTES), chunk(1)], true),
+            // A body that fails for its handler is read to its end nevertheless, if that is possible.
+            (vec![failed(), chunk(9)], false),
+            (vec![failed(), failed()], true),
+        ] {
+            assert_eq!(connection(chunks, Version::HTTP_11).await.is_some(), ends);
+        }
+        assert_eq!(connection(vec![failed(), failed()], Version::HTTP_2).await, None);
+    }
 
     #[tokio::test]
     async fn a_dropped_body_returns_its_unread_bytes() {

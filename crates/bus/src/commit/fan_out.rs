@@ -10,7 +10,7 @@ use crate::{
 
 /// The positions of topics, clients and queues within a call.
 pub(super) struct Places<'a> {
-    /// By name, and by environment if the subscribers depend on it.
+    /// By name, and by tenant if the subscribers depend on it.
     topics: HashMap<(&'a str, Option<&'a str>), usize>,
     clients: HashMap<&'a str, usize>,
     /// By their positions in the view.
@@ -27,12 +27,12 @@ impl Places<'_> {
         self.clients.get(&*item.client).copied().unwrap_or_default()
     }
 
-    /// The queues that take an event, each with what is set for the event's facet.
+    /// The queues that take an event, each with what is set for the event's tenant.
     pub(super) fn queues(&self, view: &View, part: &Part) -> Vec<InQueue> {
         let found = view.queues_for(&part.channel);
         let place = |known: &usize| {
             let definition = &view.queues.at(*known)?.definition;
-            let (weight, rules) = (definition.weight(&part.environment), definition.rules(&part.environment));
+            let (weight, rules) = (definition.weight(&part.tenant), definition.rules(&part.tenant));
             Some(InQueue { place: *self.queues.get(known)?, weight, rules })
         };
         found.iter().filter_map(place).collect()
@@ -46,9 +46,9 @@ pub(super) fn fan_out<'a>(view: &View, items: &'a [Item]) -> (FanOut, Places<'a>
     for item in items {
         for part in &item.parts {
             if let Some(topic) = part.topic() {
-                let environment = part.divided_by(view);
-                topic_places.entry((&**topic, environment)).or_insert_with(|| {
-                    topics.push((Arc::clone(topic), environment));
+                let tenant = part.divided_by(view);
+                topic_places.entry((&**topic, tenant)).or_insert_with(|| {
+                    topics.push((Arc::clone(topic), tenant));
                     topics.len() - 1
                 });
             }

@@ -66,7 +66,7 @@ impl Drop for Ticket {
 /// One event of a group.
 #[derive(Debug)]
 pub(crate) struct Part {
-    pub(super) environment: String,
+    pub(super) tenant: String,
     pub(super) channel: String,
     pub(super) rest: Vec<u8>,
     /// The span that published it, if that is recorded. The log keeps it, at the end of `rest`.
@@ -88,24 +88,24 @@ pub(super) enum Content {
 }
 
 impl Part {
-    pub(crate) fn new(topic: &Arc<str>, environment: String, event: NewEvent) -> Self {
+    pub(crate) fn new(topic: &Arc<str>, tenant: String, event: NewEvent) -> Self {
         Self {
-            channel: format!("{environment}:{}:{topic}", event.kind.as_str()),
-            rest: event.rest(topic, &environment),
+            channel: format!("{tenant}:{}:{topic}", event.kind.as_str()),
+            rest: event.rest(topic, &tenant),
             cause: None,
-            environment,
+            tenant,
             content: Content::Event { topic: Arc::clone(topic), event },
         }
     }
 
-    /// A message, whose object and live channel are its name: `environment:type:name`.
+    /// A message, whose object and live channel are its name: `tenant:type:name`.
     pub(crate) fn message(message: NewMessage) -> Self {
-        let object = format!("{}:{}:{}", message.environment, message.kind, message.name);
+        let object = format!("{}:{}:{}", message.tenant, message.kind, message.name);
         Self {
             channel: object.clone(),
             rest: message.rest(&object),
             cause: None,
-            environment: message.environment,
+            tenant: message.tenant,
             content: Content::Message { object, delay: message.delay },
         }
     }
@@ -117,9 +117,9 @@ impl Part {
         }
     }
 
-    /// The environment, if the subscribers of the topic depend on it.
+    /// The tenant, if the subscribers of the topic depend on it.
     pub(super) fn divided_by(&self, view: &View) -> Option<&str> {
-        view.is_divided(self.topic()?).then_some(&self.environment)
+        view.is_divided(self.topic()?).then_some(&self.tenant)
     }
 
     pub(crate) fn object(&self) -> &str {
@@ -183,7 +183,7 @@ impl Item {
         let idempotency = idempotency_key.map(|key| {
             let sent = parts.iter().map(|part| &part.rest[..]);
             let sent = sent.chain(state.as_ref().map(|state| state.get().as_bytes()));
-            (event::digest([object.as_bytes(), key.as_bytes()]), event::digest(sent))
+            (event::digest([object.as_bytes(), key.as_bytes()]), event::digest_of_events(sent))
         });
         // Behind the digests: a repeat has another cause, and is the same publish.
         parts.iter_mut().for_each(Part::note_cause);

@@ -55,7 +55,7 @@ fn rendered(event: &Event) -> &[u8] {
 }
 
 /// The event as JSON, as deliveries to a subscriber contain it. `is_confined` if the subscriber gets only the events of some
-/// environments: the previous event of the object can belong to another one, and the subscriber would wait for it without end, so it
+/// tenants: the previous event of the object can belong to another one, and the subscriber would wait for it without end, so it
 /// is not named.
 pub fn rendered_for(event: &Event, is_confined: bool) -> Cow<'_, [u8]> {
     if !is_confined {
@@ -69,7 +69,7 @@ pub fn rendered_for(event: &Event, is_confined: bool) -> Cow<'_, [u8]> {
 /// The mark of an event that was redriven, replayed or sent again.
 const REDRIVEN: &[u8] = b",\"redriven\":true";
 
-/// The whole array. `is_confined` if the subscriber gets only the events of some environments.
+/// The whole array. `is_confined` if the subscriber gets only the events of some tenants.
 pub(super) fn batch(batch: &BatchContents, is_confined: bool) -> Vec<u8> {
     let items: Vec<Cow<'_, [u8]>> =
         batch.events.iter().map(|event| rendered_for(event, is_confined)).collect();
@@ -115,7 +115,7 @@ mod tests {
             object: "https://shop.example/1".to_owned(),
             topic: "orders".to_owned(),
             kind: Kind::Update,
-            environment: "shop".to_owned(),
+            tenant: "shop".to_owned(),
             url: "https://shop.example/1".to_owned(),
             timestamp_ms: 1_700_000_000_000,
             data: data.map(|data| RawValue::from_string(data.to_owned()).unwrap()),
@@ -131,7 +131,7 @@ mod tests {
 
     /// The event before could be one that it never gets.
     #[test]
-    fn a_subscriber_of_some_environments_is_not_referred_to_other_events() {
+    fn a_subscriber_of_some_tenants_is_not_referred_to_other_events() {
         let one = event(2, None);
         rendered(&one);
         let body = batch(&contents(vec![one], vec![]), true);

@@ -60,7 +60,7 @@ impl Webhooks {
             uuid: &subscription.uuid,
             secrets: &subscription.secrets,
             id: &batch.id,
-            body: body::batch(batch, subscription.environments.is_some()),
+            body: body::batch(batch, subscription.tenants.is_some()),
             headers: Vec::new(),
         };
         self.client.post_and_read(place, post).await

@@ -4,12 +4,12 @@ use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
 
 use super::{Flaw, Limits, object, other_shape, text, web_url};
-use crate::{Kind, NewEvent, is_reserved_environment};
+use crate::{Kind, NewEvent, is_reserved_tenant};
 
 pub(super) const CODE: &str = "invalid_event";
 /// The latest timestamp: the integers that every JSON reader keeps exactly, 285,000 years.
 const MAX_TIMESTAMP_MS: u64 = (1 << 53) - 1;
-/// Characters of an environment or object.
+/// Characters of a tenant or object.
 pub(super) const MAX_NAME_CHARACTERS: usize = 1024;
 /// Objects of other subsystems. A publisher who could write into their order could forge it.
 const RESERVED_OBJECTS: [&str; 2] = ["machine:", "signalbox:"];
@@ -24,7 +24,8 @@ pub(super) struct Submitted<'a> {
     pub(super) url: Option<&'a RawValue>,
     pub(super) timestamp: Option<&'a RawValue>,
     pub(super) data: Option<&'a RawValue>,
-    pub(super) environment: Option<&'a RawValue>,
+    #[serde(alias = "environment")]
+    pub(super) tenant: Option<&'a RawValue>,
     pub(super) object: Option<&'a RawValue>,
 }
 
@@ -90,12 +91,12 @@ pub(super) fn check(
     if submitted.data.is_some_and(|data| data.get().len() > limits.data_bytes) {
         return Err(bad("data", &format!("is larger than {} bytes", limits.data_bytes)));
     }
-    let environment = submitted.environment.map(|value| string("environment", value)).transpose()?;
-    if environment.as_deref().is_some_and(|name| !is_name(name) || name.contains([':', '|'])) {
+    let tenant = submitted.tenant.map(|value| string("tenant", value)).transpose()?;
+    if tenant.as_deref().is_some_and(|name| !is_name(name) || name.contains([':', '|'])) {
         let what = format!("must be 1 to {MAX_NAME_CHARACTERS} printable characters without `:` and `|`");
-        return Err(bad("environment", &what));
+        return Err(bad("tenant", &what));
     }
-    if let Some(flaw) = environment.as_deref().and_then(reserved_environment) {
+    if let Some(flaw) = tenant.as_deref().and_then(reserved_tenant) {
         return Err(flaw);
     }
     let object = submitted.object.map(|value| string("object", value)).transpose()?;
@@ -110,16 +111,16 @@ pub(super) fn check(
         url,
         timestamp_ms,
         data: submitted.data.map(ToOwned::to_owned),
-        environment,
+        tenant,
         object,
         idempotency_key: None,
     })
 }
 
-/// The flaw of an event or message in an environment that is not for clients.
-pub fn reserved_environment(name: &str) -> Option<Flaw> {
-    let detail = "`environment` must not be `signalbox` or begin with `machine.`: name another one";
-    is_reserved_environment(name).then(|| Flaw::new(CODE, detail))
+/// The flaw of an event or message in a tenant that is not for clients.
+pub fn reserved_tenant(name: &str) -> Option<Flaw> {
+    let detail = "`tenant` must not be `signalbox` or begin with `machine.`: name another one";
+    is_reserved_tenant(name).then(|| Flaw::new(CODE, detail))
 }
 
 /// A JSON number without a fraction, however it is written: Routemaster's own examples send `1795374054000.0`.
@@ -172,13 +173,13 @@ mod tests {
     fn the_least_and_the_most_that_an_event_has() {
         let least = read(&json!({"type": "noop", "url": "https://a.example/1"})).unwrap();
         assert_eq!((least.kind, least.timestamp_ms), (Kind::Noop, None));
-        assert!(least.data.is_none() && least.environment.is_none() && least.object.is_none());
+        assert!(least.data.is_none() && least.tenant.is_none() && least.object.is_none());
         let most = r#" { "type":"create", "url":"https://a.example/", "timestamp": 1700000000000,
-            "data": { "b":1e2 , "b":[ ] }, "environment":"shop", "object":"order:7" } "#;
+            "data": { "b":1e2 , "b":[ ] }, "tenant":"shop", "object":"order:7" } "#;
         let most = event(most.as_bytes(), LIMITS).unwrap();
         assert_eq!(most.timestamp_ms, Some(1_700_000_000_000));
         assert_eq!(most.data.unwrap().get(), r#"{ "b":1e2 , "b":[ ] }"#);
-        assert_eq!((most.environment.as_deref(), most.object.as_deref()), (Some("shop"), Some("order:7")));
+        assert_eq!((most.tenant.as_deref(), most.object.as_deref()), (Some("shop"), Some("order:7")));
     }
 
     #[test]
@@ -251,13 +252,13 @@ mod tests {
             ("url", json!(format!("https://a.example/{}", "x".repeat(1024)))),
             ("url", json!("javascript:alert(1)")),
             ("data", json!("x".repeat(63))),
-            ("environment", json!("a:b")),
-            ("environment", json!("a|b")),
-            ("environment", json!("")),
-            ("environment", json!(1)),
-            ("environment", json!("a\nb")),
-            ("environment", json!("signalbox")),
-            ("environment", json!("machine.m")),
+            ("tenant", json!("a:b")),
+            ("tenant", json!("a|b")),
+            ("tenant", json!("")),
+            ("tenant", json!(1)),
+            ("tenant", json!("a\nb")),
+            ("tenant", json!("signalbox")),
+            ("tenant", json!("machine.m")),
             ("object", json!("")),
             ("object", json!(7)),
             ("object", json!("machine:x")),
@@ -327,7 +328,7 @@ mod tests {
         }
 
         #[test]
-        fn no_json_at_all_makes_it_panic(member in "type|url|timestamp|data|environment|object|x", text in ".{0,40}",
+        fn no_json_at_all_makes_it_panic(member in "type|url|timestamp|data|tenant|object|x", text in ".{0,40}",
             number: f64, which in 0..4)
         {
             let value = match which { 0 => json!(text), 1 => json!(number), 2 => json!([text]), _ => json!({text: number}) };
@@ -336,14 +337,14 @@ mod tests {
 
         #[test]
         fn accepted_events_satisfy_all_limits(
-            url in "https?://[a-z.]{0,9}(:[0-9]{1,5})?/?[ -~]{0,12}", environment in ".{0,6}", object in ".{0,9}",
+            url in "https?://[a-z.]{0,9}(:[0-9]{1,5})?/?[ -~]{0,12}", tenant in ".{0,6}", object in ".{0,9}",
             timestamp: u64,
         ) {
-            let body = json!({"type": "update", "url": url, "environment": environment, "object": object,
+            let body = json!({"type": "update", "url": url, "tenant": tenant, "object": object,
                 "timestamp": timestamp});
             if let Ok(event) = read(&body) {
                 prop_assert!(event.url.starts_with("https://") && !event.url.contains('?') && !event.url.contains(' '));
-                prop_assert!(!environment.is_empty() && !environment.contains([':', '|']));
+                prop_assert!(!tenant.is_empty() && !tenant.contains([':', '|']));
                 prop_assert!(!object.is_empty() && !object.chars().any(char::is_control));
                 prop_assert!(timestamp < 1 << 53);
             }

@@ -38,7 +38,8 @@ struct SubmittedPart<'a> {
     url: Option<&'a RawValue>,
     timestamp: Option<&'a RawValue>,
     data: Option<&'a RawValue>,
-    environment: Option<&'a RawValue>,
+    #[serde(alias = "environment")]
+    tenant: Option<&'a RawValue>,
 }
 
 /// Whether a name can be an object's.
@@ -83,14 +84,14 @@ pub fn group(body: &[u8], object_name: String, limits: Limits) -> Result<NewGrou
 }
 
 fn read_part(part: &RawValue, default_url: &str, limits: Limits) -> Result<(String, NewEvent), Flaw> {
-    let SubmittedPart { topic, kind, url, timestamp, data, environment } = object(part.get(), event::CODE)?;
+    let SubmittedPart { topic, kind, url, timestamp, data, tenant } = object(part.get(), event::CODE)?;
     let invalid_topic = || Flaw::new("invalid_topic", "`topic` must be a name of [a-z_]{1,64}");
     let topic: String =
         topic.and_then(|topic| serde_json::from_str(topic.get()).ok()).ok_or_else(invalid_topic)?;
     if !is_topic_name(&topic) {
         return Err(invalid_topic());
     }
-    let submitted = Submitted { kind, url, timestamp, data, environment, object: None };
+    let submitted = Submitted { kind, url, timestamp, data, tenant, object: None };
     Ok((topic, event::check(submitted, limits, Some(default_url))?))
 }
 
@@ -145,7 +146,7 @@ mod tests {
         assert!(least.state.is_none() && least.idempotency_key.is_none());
         assert_eq!(least.events[0].1.url, "urn:signalbox:object:work:1");
         let most = read(&json!({"data": {"v": 1}, "idempotency_key": "k", "events": [
-            {"topic": "works", "type": "create", "url": "https://a.example/1", "timestamp": 7, "data": 1, "environment": "e"},
+            {"topic": "works", "type": "create", "url": "https://a.example/1", "timestamp": 7, "data": 1, "tenant": "e"},
             part(),
         ]}))
         .unwrap();

@@ -49,7 +49,7 @@ pub fn subscription(body: &[u8], limits: Limits) -> Result<Wanted, Flaw> {
             Value::String(word) if word == "block" => Some(OnExhausted::Block),
             _ => return Err(bad("on_exhausted", "must be \"dead\" or \"block\"")),
         },
-        environments: None,
+        tenants: None,
     })
 }
 

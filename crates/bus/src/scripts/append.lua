@@ -14,7 +14,7 @@
 -- ARGV[10]: string, `redrive`, `replay` or `resend`
 -- ARGV[11]: string, the replay's cursor as it must be now; empty unless `replay`
 -- ARGV[12]: string, the replay's cursor afterwards; `done` at the end
--- ARGV[13...]: for each event its id, its object's hash, its body, the dead letter (empty unless `redrive`), its environment
+-- ARGV[13...]: for each event its id, its object's hash, its body, the dead letter (empty unless `redrive`), its tenant
 -- Returns how many were appended; -1 when the registry has another stamp, -2 when the cursor is another.
 -- Caller: Store::append
 
@@ -36,7 +36,7 @@ local function read_events(concurrency)
       numbers[#numbers + 1] = number
     end
     events[#events + 1] = {
-      id = ARGV[at], bucket = buckets[number], body = ARGV[at + 2], letter = ARGV[at + 3], environment = ARGV[at + 4],
+      id = ARGV[at], bucket = buckets[number], body = ARGV[at + 2], letter = ARGV[at + 3], tenant = ARGV[at + 4],
     }
   end
   return events, buckets, numbers
@@ -52,17 +52,19 @@ local function store(events, base, segment, token, redrive)
     -- A missing dead letter was redriven by an earlier call whose reply was lost, or dropped.
     if not redrive or redis.call('LREM', KEYS[12], 1, event.letter) == 1 then
       if redrive then redis.call('HINCRBY', KEYS[13], token, -#event.letter) end
-      redis.call('HSET', log, event.id, body)
-      redis.call('HINCRBY', KEYS[11], segment, #body)
+      -- The segment may have the event already: from its publisher, or from an earlier call for this or another subscriber.
+      if redis.call('HSET', log, event.id, body) == 1 then
+        redis.call('HINCRBY', KEYS[11], segment, #body)
+        stored[event.tenant] = (stored[event.tenant] or 0) + #body
+      end
       items[#items + 1] = event.id .. '@' .. segment
       sizes[#sizes + 1], bucket.bytes = #body, bucket.bytes + #body
-      stored[event.environment] = (stored[event.environment] or 0) + #body
       put = put + 1
     end
   end
-  for environment, bytes in pairs(stored) do
-    redis.call('HINCRBY', base .. 'environments', environment, bytes)
-    redis.call('HINCRBY', log .. ':environments', environment, bytes)
+  for tenant, bytes in pairs(stored) do
+    redis.call('HINCRBY', base .. 'environments', tenant, bytes)
+    redis.call('HINCRBY', log .. ':environments', tenant, bytes)
   end
   if put > 0 then redis.call('HINCRBY', log .. ':held', token, put) end
   return put

@@ -36,14 +36,14 @@ local function subtract(key, field, count)
   return is_nothing
 end
 
--- What is known of marked events, by ID: how many items need each, its bytes, the segment that had its body, and its environment.
+-- What is known of marked events, by ID: how many items need each, its bytes, the segment that had its body, and its tenant.
 function lanes.kept_events(ids)
   local known, found = {}, lists.read('HMGET', base .. 'log:0:uses', ids)
   for i, id in ipairs(ids) do
-    local count, size, home, environment = string.match(found[i] or '', '^(%d+) (%d+) (%d+) (.*)$')
+    local count, size, home, tenant = string.match(found[i] or '', '^(%d+) (%d+) (%d+) (.*)$')
     -- Earlier versions moved bodies immediately and stored no segment.
-    if not count then count, size, environment = string.match(found[i] or '', '^(%d+) (%d+) (.*)$') end
-    known[id] = { count = tonumber(count or 0), size = tonumber(size or 0), home = home or '0', environment = environment or '' }
+    if not count then count, size, tenant = string.match(found[i] or '', '^(%d+) (%d+) (.*)$') end
+    known[id] = { count = tonumber(count or 0), size = tonumber(size or 0), home = home or '0', tenant = tenant or '' }
   end
   return known
 end
@@ -55,7 +55,7 @@ function lanes.keep_events(known)
     if one.count > 0 then
       local at = #used
       used[at + 1] = id
-      used[at + 2] = text(one.count) .. ' ' .. text(one.size) .. ' ' .. one.home .. ' ' .. one.environment
+      used[at + 2] = text(one.count) .. ' ' .. text(one.size) .. ' ' .. one.home .. ' ' .. one.tenant
     else
       unused[#unused + 1] = id
     end
@@ -95,17 +95,17 @@ local function free_kept(token, ids)
     -- A body that was not moved yet is counted in its segment.
     if one.count == 0 and one.home == '0' then
       freed = freed + one.size
-      of[one.environment] = (of[one.environment] or 0) + one.size
+      of[one.tenant] = (of[one.tenant] or 0) + one.size
     end
   end
   lanes.keep_events(known)
   subtract(log .. ':bytes', token, bytes)
   if freed > 0 then add(base .. 'log', '0', -freed) end
   of[''] = nil
-  for environment, size in pairs(of) do
-    subtract(log .. ':environments', environment, size)
-    if subtract(base .. 'environments', environment, size) then
-      redis.pcall('HDEL', base .. 'environments:clients', environment)
+  for tenant, size in pairs(of) do
+    subtract(log .. ':environments', tenant, size)
+    if subtract(base .. 'environments', tenant, size) then
+      redis.pcall('HDEL', base .. 'environments:clients', tenant)
     end
   end
 end

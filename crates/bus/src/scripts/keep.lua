@@ -83,6 +83,22 @@ local function search(lanes, token, in_flight, left, visit)
   return { '', '', '', '' }
 end
 
+-- The tenant of an event: the first member with this name. Earlier releases stored it as the environment. See objects.lua.
+local function tenant_of(body)
+  local _, from = string.find(body, '"tenant":"', 1, true)
+  local _, old = string.find(body, '"environment":"', 1, true)
+  if old and (not from or old < from) then from = old end
+  if not from then return '' end
+  local at, is_end = from, false
+  repeat
+    at = string.find(body, '["\\]', at + 1)
+    if not at then return '' end
+    is_end = string.sub(body, at, at) == '"'
+    if not is_end then at = at + 1 end
+  until is_end
+  return (string.gsub(string.sub(body, from + 1, at - 1), '\\(.)', '%1'))
+end
+
 -- Finds what is to be marked, as far as the bytes allow. Returns the next cursor.
 local function find(lanes, token, wanted, left, marks)
   return search(lanes, token, jobs_in_flight(lanes), left, function(item, key, index)
@@ -93,7 +109,7 @@ local function find(lanes, token, wanted, left, marks)
     if #marks == MAX_MARKS or left.bytes < 0 and #marks > 0 then return false end
     marks[#marks + 1] = { key = key, index = index, item = item, id = id, home = home, size = #body,
       new = string.find(item, '@', 1, true) and id .. '@0' or '-' .. id,
-      environment = string.match(body, '"environment":"([^"]+)"') or '' }
+      tenant = tenant_of(body) }
     return true
   end)
 end
@@ -119,7 +135,7 @@ local function mark(lanes, token, marks)
     local event = known[one.id]
     -- Otherwise another item needs it, too.
     if event.count == 0 then
-      event.size, event.home, event.environment = one.size, one.home, one.environment
+      event.size, event.home, event.tenant = one.size, one.home, one.tenant
       homes[one.home] = homes[one.home] + 1
     end
     event.count, marked = event.count + 1, marked + event.size

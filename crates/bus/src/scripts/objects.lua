@@ -135,10 +135,12 @@ function objects.finish()
   if wake then redis.call('PUBLISH', base .. 'wake', wake) end
 end
 
--- The environment of a stored event: the first member with this name. A text before it cannot contain the name as a
--- member, because its quotation marks are escaped.
-local function environment_of(entry)
-  local _, from = string.find(entry, '"environment":"', 1, true)
+-- The tenant of a stored event: the first member with this name. A text before it cannot contain the name as a
+-- member, because its quotation marks are escaped. Earlier releases stored it as the environment.
+local function tenant_of(entry)
+  local _, from = string.find(entry, '"tenant":"', 1, true)
+  local _, old = string.find(entry, '"environment":"', 1, true)
+  if old and (not from or old < from) then from = old end
   local at = from
   if not at then return nil end
   repeat
@@ -150,19 +152,19 @@ local function environment_of(entry)
   return (string.gsub(string.sub(entry, from + 1, at - 1), '\\(.)', '%1'))
 end
 
--- Changes the number of bytes that are stored for environments (see publish_quota.lua): `sign` is
+-- Changes the number of bytes that are stored for tenants (see publish_quota.lua): `sign` is
 -- 1 for entries that are stored and -1 for those that are removed.
 function objects.charge(entries, sign)
   local key = string.sub(base, 1, -1 - #'object:') .. 'bus:environments'
   local bytes = {}
   for at = 1, #entries do
-    local env = environment_of(entries[at])
-    if env then bytes[env] = (bytes[env] or 0) + sign * #entries[at] end
+    local tenant = tenant_of(entries[at])
+    if tenant then bytes[tenant] = (bytes[tenant] or 0) + sign * #entries[at] end
   end
-  for env, changed in pairs(bytes) do
-    if redis.call('HINCRBY', key, env, text(changed)) <= 0 then
-      redis.call('HDEL', key, env)
-      redis.call('HDEL', key .. ':clients', env)
+  for tenant, changed in pairs(bytes) do
+    if redis.call('HINCRBY', key, tenant, text(changed)) <= 0 then
+      redis.call('HDEL', key, tenant)
+      redis.call('HDEL', key .. ':clients', tenant)
     end
   end
 end

@@ -1,5 +1,5 @@
 -- Accepts events: numbers them, stores each body once, appends them to the batches of their subscribers and to the
--- facets of their queues, and publishes them live. Events arrive in groups: the events of one object, with the
+-- slices of their queues, and publishes them live. Events arrive in groups: the events of one object, with the
 -- object's new state if it changes. A group is accepted as a whole, or it is a repeat, or it is rejected. A call is
 -- carried out as a whole, or not at all. Events of an object that has a backend go to the object's queue and nowhere
 -- else.
@@ -11,7 +11,7 @@
 -- KEYS[14]: hash, the same, of objects without recent events
 -- KEYS[15]: hash, segment of the log -> bytes
 -- KEYS[16]: hash, `exchanged_at`: when the two hashes of objects were last exchanged; `logged`: the last id in the
--- log, while a later one went to a backend; `full`: until when and for which environments memory is too short
+-- log, while a later one went to a backend; `full`: until when and for which tenants memory is too short
 -- KEYS[17]: hash, client -> how many idempotency keys it uses and when that was counted, if these are many
 -- KEYS[18...]: hash, a topic's counter, for each topic; then two for each client: hash, idempotency key
 -- digest -> the publish under it; zset, key digest -> when; then, if there are queues: hash, messages of queues
@@ -34,23 +34,23 @@
 -- ARGV[16]: integer, maximum number of events in the queue of one object
 -- ARGV[17]: integer, 1 when groups bring changes of labels, else 0
 -- ARGV[18]: integer, sequence of the last call of this pacemaker that was acknowledged, 0 if none is known
--- ARGV[19]: integer, maximum bytes that are stored for an environment, 0 for no limit
+-- ARGV[19]: integer, maximum bytes that are stored for a tenant, 0 for no limit
 -- ARGV[20...]: for each subscriber token, generation, concurrency, maximum events of a batch, timeout in ms; for each
 -- topic its name, the number of its subscribers and their places in the list before; for each client its name; for each
 -- queue how many messages
--- of a facet may be in flight, 0 for no limit, and if it is bounded `:max:facet_max:drop` (see facets.bound); for each
+-- of a slice may be in flight, 0 for no limit, and if it is bounded `:max:slice_max:drop` (see slices.bound); for each
 -- group its object, the object's hash, the client's place or `client digest body` (with the digest of the idempotency key and
 -- the digest of the content), the object's new state, `null` to remove it or nothing, the object's backend
 -- or nothing, the
 -- number of its events, and for each of these the topic's place (0 for none: a message), the live channel, the rest of
--- its JSON and, if there are queues, `place:weight` for each queue that takes it, each with `:rules` if the facet has
--- rules (see facets.lua), and before them, if it is delayed, `@` with unix ms or `@+` with ms from now;
+-- its JSON and, if there are queues, `place:weight` for each queue that takes it, each with `:rules` if the slice has
+-- rules (see slices.lua), and before them, if it is delayed, `@` with unix ms or `@+` with ms from now;
 -- then, with ARGV[17], the change of a label that belongs to the group, as labels.lua reads it. A group with such a change
 -- may have no events
 -- Returns `ok` and three words for each event: id, prev or `-`, tprev or `-`; within a group ids follow each other by
 -- 64. Or three words for a group: `r`, its first id, `-` for a repeat under its key; `c`, `-`, `-` for something else
 -- under the key; `f`, `-`, `-` when the object's queue is full; `q`, `-`, `-` for a message when a pull queue is full; `e`,
--- `-`, `-` when its environment stores too many bytes; `m`, `-`, `-` when memory is short and its environment or its client uses most; `k`,
+-- `-`, `-` when its tenant stores too many bytes; `m`, `-`, `-` when memory is short and its tenant or its client uses most; `k`,
 -- ms, `-` when its client has no key left, and in how many ms its oldest one expires; `x`, `-`, `-`
 -- when the label is not as its change expects it; `n`, `-`, `-` for a change without events. Or one word, when nothing
 -- was done: `stale` (the registry has another stamp), `empty` (the registry does not exist), `late` (a later call of
@@ -88,7 +88,7 @@ local args = {
   batch_bytes = tonumber(ARGV[6]), max_objects = tonumber(ARGV[7]), object_ms = tonumber(ARGV[8]),
   max_keys = tonumber(ARGV[9]), key_ms = tonumber(ARGV[10]), max_object_events = tonumber(ARGV[16]),
   with_queues = ARGV[15] ~= '0', with_changes = ARGV[17] == '1', acknowledged = tonumber(ARGV[18]),
-  environment_bytes = tonumber(ARGV[19]),
+  tenant_bytes = tonumber(ARGV[19]),
 }
 
 -- `topics` is the number of this call's topics that a subscriber has.
@@ -159,14 +159,14 @@ local function read_clients(at, first, count)
   return clients, at + count
 end
 
--- `pushes` has the messages for each facet, and `envs` the facets in their order.
-local function read_queues(at, first, count, facets)
+-- `pushes` has the messages for each slice, and `tenants` the slices in their order.
+local function read_queues(at, first, count, slices)
   local queues = {}
   for q = 1, count do
-    local limit, max, facet_max, drop = string.match(ARGV[at], '^(%d+):?(%d*):?(%d*):?(%d*)$')
-    local queue = facets.open(KEYS[first + 1], KEYS[first + 2], KEYS[first + 2 + q], tonumber(limit))
-    if max ~= '' then facets.bound(queue, max, facet_max, drop) end
-    queue.pushes, queue.envs = {}, {}
+    local limit, max, slice_max, drop = string.match(ARGV[at], '^(%d+):?(%d*):?(%d*):?(%d*)$')
+    local queue = slices.open(KEYS[first + 1], KEYS[first + 2], KEYS[first + 2 + q], tonumber(limit))
+    if max ~= '' then slices.bound(queue, max, slice_max, drop) end
+    queue.pushes, queue.tenants = {}, {}
     queues[q], queues.bounded = queue, queues.bounded or queue.bounded
     at = at + 1
   end
@@ -203,16 +203,16 @@ local function read_groups(at, count, topics, clients, labels)
   return groups
 end
 
--- Reads the lists, in the order of the header. `facets` is needed if there are queues, and `labels` if there are
+-- Reads the lists, in the order of the header. `slices` is needed if there are queues, and `labels` if there are
 -- changes.
-local function read_lists(facets, labels)
+local function read_lists(slices, labels)
   local topic_count, client_count = tonumber(ARGV[12]), tonumber(ARGV[13])
   local first_client = 17 + topic_count
   local subscribers, at = read_subscribers(20, tonumber(ARGV[11]))
   local topics, clients, queues
   topics, at = read_topics(at, topic_count, subscribers)
   clients, at = read_clients(at, first_client, client_count)
-  queues, at = read_queues(at, first_client + 2 * client_count, tonumber(ARGV[15]), facets)
+  queues, at = read_queues(at, first_client + 2 * client_count, tonumber(ARGV[15]), slices)
   return subscribers, topics, clients, queues, read_groups(at, tonumber(ARGV[14]), topics, clients, labels)
 end
 
@@ -244,7 +244,7 @@ local function expect_fixed(lanes, topics)
 end
 
 -- Checks the keys that depend on the accepted events.
-local function expect_touched(lanes, facets, log, clients, queues)
+local function expect_touched(lanes, slices, log, clients, queues)
   for s = 1, #log do
     lanes.expect('hash', log[s].key)
     lanes.expect('list', log[s].order_key)
@@ -258,17 +258,17 @@ local function expect_touched(lanes, facets, log, clients, queues)
   end
   for q = 1, #queues do
     local queue = queues[q]
-    facets.expect('zset', queue.ring, queue.index, queue.depths)
-    facets.expect('hash', queue.count, queue.held)
+    slices.expect('zset', queue.ring, queue.index, queue.depths)
+    slices.expect('hash', queue.count, queue.held)
     if queue.delays then
-      facets.expect('hash', queue.later)
-      facets.expect('zset', queue.delayed, queue.due)
+      slices.expect('hash', queue.later)
+      slices.expect('zset', queue.delayed, queue.due)
     end
-    for i = 1, #queue.envs do facets.load(queue, queue.envs[i]) end
+    for i = 1, #queue.tenants do slices.load(queue, queue.tenants[i]) end
     if queue.bounded then
-      facets.expect('hash', queue.gaps, queue.later)
-      facets.expect('zset', queue.delayed)
-      facets.plan_drops(queue)
+      slices.expect('hash', queue.gaps, queue.later)
+      slices.expect('zset', queue.delayed)
+      slices.plan_drops(queue)
     end
   end
 end

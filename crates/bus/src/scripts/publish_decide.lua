@@ -46,7 +46,7 @@ local function put_in_log(log, event, id, base)
     local key = base .. 'log:' .. name
     segment = {
       number = at, name = name, key = key, order_key = key .. ':order', held_key = key .. ':held', bytes = size,
-      bodies = { event.id, event.entry }, order = { event.id }, environments = {},
+      bodies = { event.id, event.entry }, order = { event.id }, tenants = {},
     }
     log[#log + 1] = segment
     return segment
@@ -84,47 +84,47 @@ local function due_of(event, now)
   return due > now and due
 end
 
--- Adds an event to queues, each time to the facet of its environment. A full queue that rejects messages does not get an
+-- Adds an event to queues, each time to the slice of its tenant. A full queue that rejects messages does not get an
 -- event, and records a gap: a client that defines a queue must not decide about the events of others. Messages were checked
 -- before (fits_queues).
-local function put_in_queues(facets, queues, event, client, segment, now, quota)
-  local env, due = environment_of(event), due_of(event, now)
+local function put_in_queues(slices, queues, event, client, segment, now, quota)
+  local tenant, due = tenant_of(event), due_of(event, now)
   for place, weight, rules in string.gmatch(event.queues, '(%d+):(%d+):?(%S*)') do
     local queue = queues[tonumber(place)]
-    if event.topic and not facets.fits(queue, env, 1, false) then
-      facets.refuse(queue, env, event.id)
+    if event.topic and not slices.fits(queue, tenant, 1, false) then
+      slices.refuse(queue, tenant, event.id)
     else
-      local push = queue.pushes[env]
+      local push = queue.pushes[tenant]
       if not push then
         push = { items = {}, later = {}, weight = tonumber(weight), rules = rules }
-        queue.pushes[env] = push
-        queue.envs[#queue.envs + 1] = env
-        if rules ~= '' then facets.expect('zset', queue.throttled) end
+        queue.pushes[tenant] = push
+        queue.tenants[#queue.tenants + 1] = tenant
+        if rules ~= '' then slices.expect('zset', queue.throttled) end
       end
-      facets.plan(queue, env, due and true or false)
+      slices.plan(queue, tenant, due and true or false)
       if due then
         queue.delays = true
         push.later[#push.later + 1] = { id = event.id, entry = event.entry, due = due }
         charge(quota, event, client)
       else
         push.items[#push.items + 1] = event.id
-        facets.hold(queue, segment.name, 1)
+        slices.hold(queue, segment.name, 1)
       end
     end
   end
 end
 
 -- Whether the bounded queues of a group can accept its messages. Events are accepted whatever queues match them.
-local function fits_queues(group, facets, queues, now)
+local function fits_queues(group, slices, queues, now)
   local needed = {}
   for i = 1, #group do
     local event = group[i]
     if event.queues ~= '' and not event.topic then
-      local env, is_delayed = environment_of(event), due_of(event, now) and true or false
+      local tenant, is_delayed = tenant_of(event), due_of(event, now) and true or false
       for place in string.gmatch(event.queues, '(%d+):%d+%S*') do
-        local name = place .. ':' .. env
+        local name = place .. ':' .. tenant
         needed[name] = (needed[name] or 0) + 1
-        if not facets.fits(queues[tonumber(place)], env, needed[name], is_delayed) then return false end
+        if not slices.fits(queues[tonumber(place)], tenant, needed[name], is_delayed) then return false end
       end
     end
   end
@@ -172,7 +172,7 @@ local function note_key(group, now)
 end
 
 -- The first two words of the reply to a rejected group; nil if the group is accepted.
-local function refusal(group, now, to, labels, facets, queues, quota, states)
+local function refusal(group, now, to, labels, slices, queues, quota, states)
   if group.digest then
     local word, id = published_before(group, now)
     if word then return word, id end
@@ -180,14 +180,14 @@ local function refusal(group, now, to, labels, facets, queues, quota, states)
     if wait then return 'k', wait end
   end
   if to == 'backend' and #group > group.memory.free then return 'f' end
-  if to == 'log' and queues.bounded and not fits_queues(group, facets, queues, now) then return 'q' end
+  if to == 'log' and queues.bounded and not fits_queues(group, slices, queues, now) then return 'q' end
   local over = over_quota(group, quota, labels, states)
   if over then return over end
   if group.change and not labels.fits(group.change) then return 'x' end
 end
 
 -- Assigns ids to the events of an accepted group and adds them to the log, lanes and queues.
-local function accept(group, ids, log, base, facets, queues, reply, now, quota)
+local function accept(group, ids, log, base, slices, queues, reply, now, quota)
   local memory, to_log = group.memory, group.to == 'log'
   for i = 1, #group do
     local event = group[i]
@@ -197,7 +197,7 @@ local function accept(group, ids, log, base, facets, queues, reply, now, quota)
       local segment = put_in_log(log, event, ids.last, base)
       charge(quota, event, group.client, segment)
       if event.topic then put_in_lanes(event.topic, event.id, #event.entry, group.hash) end
-      if event.queues ~= '' then put_in_queues(facets, queues, event, group.client, segment, now, quota) end
+      if event.queues ~= '' then put_in_queues(slices, queues, event, group.client, segment, now, quota) end
     else
       charge(quota, event, group.client)
     end
@@ -207,18 +207,18 @@ local function accept(group, ids, log, base, facets, queues, reply, now, quota)
 end
 
 -- Decides about all groups, in their order. Returns the log's new segments, the reply, and whether a label changes.
-local function decide(groups, now, ids, base, facets, queues, labels, quota, states)
+local function decide(groups, now, ids, base, slices, queues, labels, quota, states)
   local log, reply, changes = {}, { 'ok' }, false
   for g = 1, #groups do
     local group = groups[g]
     -- A message (an event without a topic) is for queues, even if its object has a backend.
     local to = group.memory.backend and group[1] and group[1].topic and 'backend' or 'log'
-    local word, id = refusal(group, now, to, labels, facets, queues, quota, states)
+    local word, id = refusal(group, now, to, labels, slices, queues, quota, states)
     if word then
       say(reply, word, id or '-', '-')
     else
       group.to = to
-      accept(group, ids, log, base, facets, queues, reply, now, quota)
+      accept(group, ids, log, base, slices, queues, reply, now, quota)
       charge_state(quota, states, group)
       if group.change then changes = true end
       if group.digest then note_key(group, now) end

@@ -1,22 +1,22 @@
 
--- Part 2b, the bytes that the fabric stores for each owner. For an environment these are its events in the log, those that
+-- Part 2b, the bytes that the fabric stores for each owner. For a tenant these are its events in the log, those that
 -- wait for a backend, delayed messages, and states of objects; for `machine:<name>` the labels of a state machine. Names of
--- environments have no colon. One hash has the counts of all subsystems, so that each script that stores or removes data can
+-- tenants have no colon. One hash has the counts of all subsystems, so that each script that stores or removes data can
 -- change them. If memory is short, they show which owners use most.
--- A client may use any number of environments. Another hash has for each environment the client that publishes most of its
--- bytes, so that housekeeping can count its environments together. A client gains by what it publishes, others lose as much,
+-- A client may use any number of tenants. Another hash has for each tenant the client that publishes most of its
+-- bytes, so that housekeeping can count its tenants together. A client gains by what it publishes, others lose as much,
 -- and when nothing remains, the other one takes its place: so a single value shows a client that publishes more than half.
 
--- The environment of an event: the first part of its live channel.
-local function environment_of(event)
+-- The tenant of an event: the first part of its live channel.
+local function tenant_of(event)
   return string.match(event.channel, '^[^:]*')
 end
 
--- Reads how much the environments of a call use. `used` includes what the call adds, and is false if nothing is limited.
+-- Reads how much the tenants of a call use. `used` includes what the call adds, and is false if nothing is limited.
 -- `full` is what housekeeping noted because memory is short: unix ms, a space, and each owner that uses most, behind the
 -- length of its name and a colon. `client:<name>` is a client with many idempotency keys, and `publisher:<bytes>:<name>` one
--- whose environments use most; it may still add to those that use less than these bytes. `publishers` has them by name.
--- `votes` has for each environment which client publishes most in this call.
+-- whose tenants use most; it may still add to those that use less than these bytes. `publishers` has them by name.
+-- `votes` has for each tenant which client publishes most in this call.
 local function open_quota(groups, base, full, now)
   local quota = {
     key = base .. 'environments', clients = base .. 'environments:clients', used = false, added = {}, votes = {},
@@ -37,12 +37,12 @@ local function open_quota(groups, base, full, now)
       end
     until not from
   end
-  if args.environment_bytes == 0 and not quota.full then return quota end
+  if args.tenant_bytes == 0 and not quota.full then return quota end
   local names, used = {}, {}
   for g = 1, #groups do
     for i = 1, #groups[g] do
-      local env = environment_of(groups[g][i])
-      if not used[env] then names[#names + 1], used[env] = env, 0 end
+      local tenant = tenant_of(groups[g][i])
+      if not used[tenant] then names[#names + 1], used[tenant] = tenant, 0 end
     end
   end
   local found = lists.read('HMGET', quota.key, names)
@@ -56,11 +56,11 @@ local function state_bytes(states, group)
   return tonumber(string.match(states.counted[group.object] or '', '^%d+') or 0)
 end
 
--- Whether memory is short and new data of this environment is rejected: for everybody, or for this client.
-local function is_refused(quota, env, client)
+-- Whether memory is short and new data of this tenant is rejected: for everybody, or for this client.
+local function is_refused(quota, tenant, client)
   if not quota.full then return false end
-  local least, used = quota.publishers[client.name], quota.used[env]
-  return quota.full[env] or least and (used == 0 or used >= least)
+  local least, used = quota.publishers[client.name], quota.used[tenant]
+  return quota.full[tenant] or least and (used == 0 or used >= least)
 end
 
 -- Whether an event is one of Signalbox's own.
@@ -68,33 +68,33 @@ local function is_own(event)
   return event.topic and event.topic.own
 end
 
--- Whether the owners of a group may not store its data: `e` above the limit of an environment, `m` while memory is short.
+-- Whether the owners of a group may not store its data: `e` above the limit of a tenant, `m` while memory is short.
 -- Signalbox's own events are never rejected, and labels continue to move. A group that frees more than it stores is never
--- rejected, because an environment above its limit must be able to remove its states.
+-- rejected, because a tenant above its limit must be able to remove its states.
 local function over_quota(group, quota, labels, states)
   if group.change then return quota.full and quota.full[labels.grows(group.change) or ''] and 'm' end
   if not quota.used then return nil end
-  local needed, most = {}, args.environment_bytes > 0 and args.environment_bytes or math.huge
+  local needed, most = {}, args.tenant_bytes > 0 and args.tenant_bytes or math.huge
   if group.state ~= '' and #group > 0 then
     local more = (group.state == 'null' and 0 or #group.state) - state_bytes(states, group)
     local stored = more
     for i = 1, #group do stored = stored + #group[i].rest end
     if stored <= 0 then return nil end
-    local env = environment_of(group[1])
-    needed[env] = quota.used[env] + math.max(more, 0)
+    local tenant = tenant_of(group[1])
+    needed[tenant] = quota.used[tenant] + math.max(more, 0)
   end
   for i = 1, #group do
     local event = group[i]
     if not is_own(event) then
-      local env = environment_of(event)
-      if is_refused(quota, env, group.client) then return 'm' end
-      needed[env] = (needed[env] or quota.used[env]) + #event.rest
-      if needed[env] > most then return 'e' end
+      local tenant = tenant_of(event)
+      if is_refused(quota, tenant, group.client) then return 'm' end
+      needed[tenant] = (needed[tenant] or quota.used[tenant]) + #event.rest
+      if needed[tenant] > most then return 'e' end
     end
   end
 end
 
--- Which of two clients publishes most to an environment, and by how many bytes more than all others, at most. `client` may
+-- Which of two clients publishes most to a tenant, and by how many bytes more than all others, at most. `client` may
 -- be nil.
 local function vote(client, bytes, other, more)
   if client == other then return client, bytes + more end
@@ -102,11 +102,11 @@ local function vote(client, bytes, other, more)
   return other, more - bytes
 end
 
--- Counts bytes that a client publishes to an environment.
-local function vote_for(quota, env, client, bytes)
-  local so_far = quota.votes[env]
+-- Counts bytes that a client publishes to a tenant.
+local function vote_for(quota, tenant, client, bytes)
+  local so_far = quota.votes[tenant]
   if not so_far then
-    quota.votes[env] = { client = client.name, bytes = bytes }
+    quota.votes[tenant] = { client = client.name, bytes = bytes }
   else
     so_far.client, so_far.bytes = vote(so_far.client, so_far.bytes, client.name, bytes)
   end
@@ -114,14 +114,14 @@ end
 
 -- Counts a stored body, once for each segment of the log that contains it. Signalbox's own events have no owner.
 local function charge(quota, event, client, segment)
-  local env, size, added = environment_of(event), #event.entry, quota.added
-  if quota.used then quota.used[env] = quota.used[env] + size end
-  added[env] = (added[env] or 0) + size
-  if segment then segment.environments[env] = (segment.environments[env] or 0) + size end
-  if not is_own(event) then vote_for(quota, env, client, size) end
+  local tenant, size, added = tenant_of(event), #event.entry, quota.added
+  if quota.used then quota.used[tenant] = quota.used[tenant] + size end
+  added[tenant] = (added[tenant] or 0) + size
+  if segment then segment.tenants[tenant] = (segment.tenants[tenant] or 0) + size end
+  if not is_own(event) then vote_for(quota, tenant, client, size) end
 end
 
--- Reads which environments the states of a call's objects are counted for.
+-- Reads which tenants the states of a call's objects are counted for.
 local function open_states(groups, base)
   local states = { key = base .. 'states', names = {}, counted = {}, changed = false }
   for g = 1, #groups do
@@ -134,10 +134,10 @@ local function open_states(groups, base)
   return states
 end
 
--- Counts the new state of a group's object for the environment of its first event, and no longer for the one before.
+-- Counts the new state of a group's object for the tenant of its first event, and no longer for the one before.
 local function charge_state(quota, states, group)
   if group.state == '' or #group == 0 then return end
-  local counted, env = states.counted[group.object], environment_of(group[1])
+  local counted, tenant = states.counted[group.object], tenant_of(group[1])
   local function add(owner, bytes)
     quota.added[owner] = (quota.added[owner] or 0) + bytes
     if quota.used and quota.used[owner] then quota.used[owner] = quota.used[owner] + bytes end
@@ -149,14 +149,14 @@ local function charge_state(quota, states, group)
   if group.state == 'null' then
     states.counted[group.object] = nil
   else
-    add(env, #group.state)
-    vote_for(quota, env, group.client, #group.state)
-    states.counted[group.object] = digits(#group.state) .. ' ' .. env
+    add(tenant, #group.state)
+    vote_for(quota, tenant, group.client, #group.state)
+    states.counted[group.object] = digits(#group.state) .. ' ' .. tenant
   end
   states.changed = true
 end
 
--- Stores which environments the states of a call's objects are counted for.
+-- Stores which tenants the states of a call's objects are counted for.
 local function write_states(states)
   if not states.changed then return end
   local stored, removed = {}, {}
@@ -173,17 +173,17 @@ local function write_states(states)
   lists.call('HDEL', states.key, removed)
 end
 
--- Writes the counts, and which client publishes most to each environment. It was ahead by no more than what the environment
+-- Writes the counts, and which client publishes most to each tenant. It was ahead by no more than what the tenant
 -- stores. The counts of a segment are needed when the segment is removed.
 local function write_quota(quota, log)
   local names, before, fields = {}, {}, {}
-  for env, bytes in pairs(quota.added) do
-    local left = redis.call('HINCRBY', quota.key, env, digits(bytes))
+  for tenant, bytes in pairs(quota.added) do
+    local left = redis.call('HINCRBY', quota.key, tenant, digits(bytes))
     if left <= 0 then
-      redis.call('HDEL', quota.key, env)
-      redis.call('HDEL', quota.clients, env)
-    elseif quota.votes[env] then
-      names[#names + 1], before[#before + 1] = env, math.max(left - bytes, 0)
+      redis.call('HDEL', quota.key, tenant)
+      redis.call('HDEL', quota.clients, tenant)
+    elseif quota.votes[tenant] then
+      names[#names + 1], before[#before + 1] = tenant, math.max(left - bytes, 0)
     end
   end
   local found = #names > 0 and lists.read('HMGET', quota.clients, names)
@@ -195,8 +195,8 @@ local function write_quota(quota, log)
   end
   lists.call('HSET', quota.clients, fields)
   for s = 1, #log do
-    for env, bytes in pairs(log[s].environments) do
-      redis.call('HINCRBY', log[s].key .. ':environments', env, digits(bytes))
+    for tenant, bytes in pairs(log[s].tenants) do
+      redis.call('HINCRBY', log[s].key .. ':environments', tenant, digits(bytes))
     end
   end
 end

@@ -99,22 +99,22 @@ local function write_batches(lanes, subscribers, log, now, new_bid)
   end
 end
 
--- Pushes messages to the facets of queues.
-local function write_queues(facets, queues, now)
+-- Pushes messages to the slices of queues.
+local function write_queues(slices, queues, now)
   for q = 1, #queues do
     local queue = queues[q]
-    for i = 1, #queue.envs do
-      local env = queue.envs[i]
-      local push, facet = queue.pushes[env], queue.facets[env]
-      if #push.items > 0 then facets.push(queue, facet, push.items, push.weight, push.rules) end
+    for i = 1, #queue.tenants do
+      local tenant = queue.tenants[i]
+      local push, slice = queue.pushes[tenant], queue.slices[tenant]
+      if #push.items > 0 then slices.push(queue, slice, push.items, push.weight, push.rules) end
       for l = 1, #push.later do
         local later = push.later[l]
-        facets.push_later(queue, facet, later.id, later.entry, later.due, push.weight, push.rules)
+        slices.push_later(queue, slice, later.id, later.entry, later.due, push.weight, push.rules)
       end
-      facets.add(queue, 'pushed', #push.items + #push.later)
+      slices.add(queue, 'pushed', #push.items + #push.later)
     end
-    facets.keep_bounds(queue, now)
-    facets.finish(queue)
+    slices.keep_bounds(queue, now)
+    slices.finish(queue)
   end
 end
 
@@ -176,12 +176,12 @@ local function write_keys(client, now)
   end
 end
 
-local function main(lanes, open_facets, open_objects, open_labels)
+local function main(lanes, open_slices, open_objects, open_labels)
   local early = early_reply()
   if early then return early end
   local now, new_bid = lanes.now(args.now), lanes.bids(args.seed)
-  local facets, labels = args.with_queues and open_facets(), args.with_changes and open_labels(lanes)
-  local subscribers, topics, clients, queues, groups = read_lists(facets, labels)
+  local slices, labels = args.with_queues and open_slices(), args.with_changes and open_labels(lanes)
+  local subscribers, topics, clients, queues, groups = read_lists(slices, labels)
 
   expect_fixed(lanes, topics)
   local last = redis.call('GET', keys.last_id) or '0'
@@ -196,9 +196,9 @@ local function main(lanes, open_facets, open_objects, open_labels)
   }
   local quota = open_quota(groups, lanes.base, state[3], now)
   local states = open_states(groups, lanes.base)
-  local log, reply, changes = decide(groups, now, ids, lanes.base, facets, queues, labels, quota, states)
+  local log, reply, changes = decide(groups, now, ids, lanes.base, slices, queues, labels, quota, states)
   plan_batches(lanes, subscribers)
-  expect_touched(lanes, facets, log, clients, queues)
+  expect_touched(lanes, slices, log, clients, queues)
   local remembered = redis.call('HLEN', keys.objects)
 
   -- The first write needs memory, so that it fails at the memory limit and nothing is written partly.
@@ -215,7 +215,7 @@ local function main(lanes, open_facets, open_objects, open_labels)
   write_quota(quota, log)
   write_states(states)
   write_batches(lanes, subscribers, log, now, new_bid)
-  write_queues(facets, queues, now)
+  write_queues(slices, queues, now)
   local puts = write_groups(groups, labels, lanes.objects)
   for c = 1, #clients do write_keys(clients[c], now) end
   lanes.finish()

@@ -3,7 +3,7 @@
 -- KEYS[1]: hash, segment -> bytes
 -- KEYS[2]: hash, segment -> messages of queues whose bodies are there
 -- ARGV[1]: integer, unix ms; empty for the time of this server
--- ARGV[2]: integer, maximum number of segments, of environments in them, and of events if some are marked; a kilobyte that is moved
+-- ARGV[2]: integer, maximum number of segments, of tenants in them, and of events if some are marked; a kilobyte that is moved
 -- counts as one more
 -- ARGV[3...]: segments, numbers
 -- Returns an array: how many of the list are finished, and how many of these were removed. The next one may be partly done.
@@ -18,7 +18,7 @@ end
 -- New references are only made to the present segment or, while ids are ahead of the clock, to a later one.
 local present = math.floor((tonumber(now) - 1704067200000) / 10000)
 
--- Subtracts what a segment stores for its environments from the counts (see publish_quota.lua), as far as `left` allows.
+-- Subtracts what a segment stores for its tenants from the counts (see publish_quota.lua), as far as `left` allows.
 -- HDEL is first: at its memory limit, Redis rejects commands that need memory unless the script has already written.
 local function discharge(segment)
   local cursor = '0'
@@ -51,25 +51,25 @@ end
 -- Events that are moved or freed together.
 local PART = 100
 
--- Counts bytes of an environment for segment 0 instead of a segment. If these were not counted there, they are from now on.
-local function transfer(segment, environment, bytes)
-  if environment == '' then return end
-  redis.call('HINCRBY', base .. 'log:0:environments', environment, bytes)
-  local counted = tonumber(redis.call('HGET', segment .. ':environments', environment) or 0) or 0
+-- Counts bytes of a tenant for segment 0 instead of a segment. If these were not counted there, they are from now on.
+local function transfer(segment, tenant, bytes)
+  if tenant == '' then return end
+  redis.call('HINCRBY', base .. 'log:0:environments', tenant, bytes)
+  local counted = tonumber(redis.call('HGET', segment .. ':environments', tenant) or 0) or 0
   if counted >= bytes then
-    redis.call('HINCRBY', segment .. ':environments', environment, -bytes)
+    redis.call('HINCRBY', segment .. ':environments', tenant, -bytes)
   else
-    redis.call('HINCRBY', base .. 'environments', environment, bytes)
+    redis.call('HINCRBY', base .. 'environments', tenant, bytes)
   end
 end
 
 -- Moves a marked event to segment 0, unless it is there already. Returns its bytes.
-local function move(segment, id, environment)
+local function move(segment, id, tenant)
   local log, body = base .. 'log:0', redis.call('HGET', segment, id)
   if not body then return 0 end
   if redis.call('HSETNX', log, id, body) == 1 then
     redis.call('HINCRBY', KEYS[1], '0', #body)
-    transfer(segment, environment, #body)
+    transfer(segment, tenant, #body)
   end
   return #body
 end
@@ -87,11 +87,11 @@ local function clear(segment, number)
     local marks, moved, bytes = lists.read('HMGET', base .. 'log:0:uses', ids), {}, 0
     for i, id in ipairs(ids) do
       if left <= 0 then break end
-      local needed, environment = string.match(marks[i] or '', '^(%d+ %d+) %d+ (.*)$')
+      local needed, tenant = string.match(marks[i] or '', '^(%d+ %d+) %d+ (.*)$')
       if needed then
-        local size = move(segment, id, environment)
+        local size = move(segment, id, tenant)
         left, bytes = left - size / 1000, bytes + size
-        moved[#moved + 1], moved[#moved + 2] = id, needed .. ' 0 ' .. environment
+        moved[#moved + 1], moved[#moved + 2] = id, needed .. ' 0 ' .. tenant
       else
         bytes = bytes + redis.call('HSTRLEN', segment, id)
       end

@@ -23,7 +23,7 @@ static TRIM: Script<FabricRole> = Script::new("trim", include_str!("../scripts/t
 /// Ids in one segment: ten seconds of them. The scripts know the same number.
 pub(crate) const SEGMENT_IDS: u64 = 64_000_000;
 
-/// Segments, environments in them and marked events that one call of `trim` removes. It limits how long the call blocks Redis.
+/// Segments, tenants in them and marked events that one call of `trim` removes. It limits how long the call blocks Redis.
 const TRIM_ENTRIES: u64 = 1_000;
 
 /// For commands without arguments.
@@ -63,14 +63,14 @@ pub(crate) struct Resend {
     pub body: Vec<u8>,
     /// The dead letter it is, for a redrive.
     pub letter: Vec<u8>,
-    /// The environment that stores its body.
-    pub environment: String,
+    /// The tenant that stores its body.
+    pub tenant: String,
 }
 
 impl Resend {
     pub(crate) fn new(event: &Event, body: Vec<u8>, letter: Vec<u8>) -> Self {
         let (id, hash) = (event.id, lane_hash(&event.object));
-        Self { id, hash, body, letter, environment: event.environment.clone() }
+        Self { id, hash, body, letter, tenant: event.tenant.clone() }
     }
 }
 
@@ -229,17 +229,17 @@ impl Store {
         Ok(needed)
     }
 
-    /// The bytes that are stored for each owner: environments, and state machines for their labels.
+    /// The bytes that are stored for each owner: tenants, and state machines for their labels.
     pub(crate) async fn owners(&self) -> Result<BTreeMap<String, u64>, Error> {
-        let all = self.scan::<i64>(&self.bus().environments()).await?.into_iter();
+        let all = self.scan::<i64>(&self.bus().tenants()).await?.into_iter();
         Ok(all.map(|(name, bytes)| (name, u64::try_from(bytes).unwrap_or_default())).collect())
     }
 
-    /// The client that publishes most of each environment's bytes.
-    pub(crate) async fn environment_clients(&self) -> Result<BTreeMap<String, String>, Error> {
-        let all = self.scan::<String>(&self.bus().environment_clients()).await?.into_iter();
+    /// The client that publishes most of each tenant's bytes.
+    pub(crate) async fn tenant_clients(&self) -> Result<BTreeMap<String, String>, Error> {
+        let all = self.scan::<String>(&self.bus().tenant_clients()).await?.into_iter();
         let client = |ahead: &str| ahead.split_once(' ').map(|(_, client)| client.to_owned());
-        Ok(all.filter_map(|(environment, ahead)| Some((environment, client(&ahead)?))).collect())
+        Ok(all.filter_map(|(tenant, ahead)| Some((tenant, client(&ahead)?))).collect())
     }
 
     /// All fields of a hash, in parts.
@@ -322,7 +322,7 @@ impl Store {
             .arg(to);
         for event in events {
             call = call.arg(event.id.0).arg(event.hash).arg(&event.body[..]).arg(&event.letter[..]);
-            call = call.arg(&event.environment);
+            call = call.arg(&event.tenant);
         }
         Ok(match call.run::<i64>(self.redis()).await? {
             -1 => Appended::Stale,

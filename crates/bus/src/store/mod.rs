@@ -78,7 +78,7 @@ impl Store {
         self.redis().subscribe(&[&self.bus().registry_channel()])
     }
 
-    /// Hears every event: channels are `environment:type:topic`.
+    /// Hears every event: channels are `tenant:type:topic`.
     pub(super) fn live(&self) -> Subscription {
         self.redis().subscribe_to_patterns(&["*:*:*"])
     }

@@ -17,14 +17,14 @@ static PUBLISH: Script<FabricRole> = Script::composed(
         include_str!("../scripts/publish_decide.lua"),
         include_str!("../scripts/publish_write.lua"),
         include_str!("../scripts/lanes.lua"),
-        "\nlocal function open_facets()\n",
-        signalbox_queues::FACETS_LUA,
-        "\nreturn facets\nend\nlocal function open_objects()\n",
+        "\nlocal function open_slices()\n",
+        signalbox_queues::SLICES_LUA,
+        "\nreturn slices\nend\nlocal function open_objects()\n",
         OBJECTS_LUA,
         "\nreturn objects\nend\nlocal function open_labels(lanes)\n",
         SETTLE_LUA,
         include_str!("../scripts/labels.lua"),
-        "\nreturn labels\nend\nreturn main(lanes, open_facets, open_objects, open_labels)\n",
+        "\nreturn labels\nend\nreturn main(lanes, open_slices, open_objects, open_labels)\n",
     ],
 );
 
@@ -88,9 +88,9 @@ pub(crate) struct Published<'a> {
 pub(crate) struct InQueue {
     /// The queue's place in [`FanOut::queues`].
     pub place: usize,
-    /// The weight that a new facet has there.
+    /// The weight that a new tenant has there.
     pub weight: u32,
-    /// The rules that a new facet has there.
+    /// The rules that a new tenant has there.
     pub rules: String,
 }
 
@@ -121,8 +121,8 @@ pub(crate) struct PublishCall<'a> {
     pub acknowledged: u64,
     pub seed: &'a str,
     pub limits: &'a Options,
-    /// Maximum bytes that this shard stores for an environment, 0 for no limit.
-    pub environment_bytes: u64,
+    /// Maximum bytes that this shard stores for a tenant, 0 for no limit.
+    pub tenant_bytes: u64,
     pub fan_out: &'a FanOut,
     pub groups: &'a [Group<'a>],
 }
@@ -204,7 +204,7 @@ impl Store {
             .arg(limits.object_events)
             .arg(u8::from(with_changes))
             .arg(call.acknowledged)
-            .arg(call.environment_bytes);
+            .arg(call.tenant_bytes);
         for target in &fan_out.targets {
             script = script
                 .arg(&target.token)
@@ -247,7 +247,7 @@ impl Store {
             }
         }
         let reply: String = script.run(self.redis()).await?;
-        Ok(read(&reply, limits.environment_bytes, call.groups.iter().map(|group| group.events.len())))
+        Ok(read(&reply, limits.tenant_bytes, call.groups.iter().map(|group| group.events.len())))
     }
 }
 
@@ -289,7 +289,7 @@ fn words_of(change: Option<&Change>) -> Vec<Cow<'_, [u8]>> {
 }
 
 /// Reads the script's reply to groups with these numbers of events. A word that it cannot read is taken for a conflict of
-/// its group, which cannot happen between a script and a reader of the same build. `limit` is that of an environment.
+/// its group, which cannot happen between a script and a reader of the same build. `limit` is that of a tenant.
 fn read(reply: &str, limit: u64, groups: impl Iterator<Item = usize>) -> PublishReply {
     let mut words = reply.split(' ');
     match words.next() {
@@ -311,7 +311,7 @@ fn group<'a>(words: &mut impl Iterator<Item = &'a str>, limit: u64, events: usiz
         "r" => return Some(prev.map_or(Accepted::Refused(Refusal::Conflict), Accepted::Repeat)),
         "f" => Refusal::QueueFull,
         "q" => Refusal::WaitingFull,
-        "e" => Refusal::EnvironmentFull { limit },
+        "e" => Refusal::TenantFull { limit },
         "m" => Refusal::MemoryShort,
         "k" => Refusal::KeysUsedUp { retry_ms: prev.map_or(1, |EventId(ms)| ms) },
         "x" => Refusal::Outdated,
@@ -353,7 +353,7 @@ mod tests {
                 Accepted::Refused(Refusal::Conflict),
                 Accepted::Refused(Refusal::QueueFull),
                 Accepted::Refused(Refusal::WaitingFull),
-                Accepted::Refused(Refusal::EnvironmentFull { limit: 7 }),
+                Accepted::Refused(Refusal::TenantFull { limit: 7 }),
                 Accepted::Refused(Refusal::MemoryShort),
                 Accepted::Refused(Refusal::KeysUsedUp { retry_ms: 9 }),
                 Accepted::Refused(Refusal::Outdated),

@@ -118,7 +118,7 @@ impl Hands {
             acknowledged: self.acknowledged,
             seed: &seed,
             limits: &self.options,
-            environment_bytes: 0,
+            tenant_bytes: 0,
             fan_out: &self.fan_out,
             groups,
         };

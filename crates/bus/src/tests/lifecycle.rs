@@ -317,7 +317,7 @@ async fn ten_thousand_due_jobs_are_promoted_in_ten_calls() {
 async fn a_batch_is_capped_in_bytes() {
     let server = Server::in_memory().await;
     let mut hands = Hands::new(&server, vec![subscriber("s", 1, 100, 500)]).await;
-    hands.options.batch_bytes = 1000;
+    hands.options.batch_bytes = 950;
     let big = "x".repeat(400);
     hands.publish_urls(&["a", "b", "c", "d", "e", "f", "g", "h", "i", &big, &big]).await;
     hands.time.advance(500);

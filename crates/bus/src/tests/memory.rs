@@ -63,17 +63,16 @@ impl World {
         panic!("memory is still short");
     }
 
-    /// Publishes events of this size to a topic, under an environment.
+    /// Publishes events of this size to a topic, under a tenant.
     async fn publish(
         &self,
-        environment: &str,
+        tenant: &str,
         topic: &str,
         count: usize,
         bytes: usize,
     ) -> Vec<Result<EventId, Refusal>> {
         let data = RawValue::from_string(format!("\"{}\"", "x".repeat(bytes))).unwrap();
-        let one =
-            NewEvent { data: Some(data), environment: Some(environment.into()), ..event("https://a/1") };
+        let one = NewEvent { data: Some(data), tenant: Some(tenant.into()), ..event("https://a/1") };
         let mut all = Vec::new();
         for _ in 0..count.div_ceil(100) {
             let part = vec![one.clone(); 100.min(count - all.len())];
@@ -82,8 +81,8 @@ impl World {
         all
     }
 
-    async fn accepted(&self, environment: &str, topic: &str, count: usize, bytes: usize) {
-        let all = self.publish(environment, topic, count, bytes).await;
+    async fn accepted(&self, tenant: &str, topic: &str, count: usize, bytes: usize) {
+        let all = self.publish(tenant, topic, count, bytes).await;
         assert!(all.iter().all(Result::is_ok), "{:?}", all.iter().find(|one| one.is_err()));
     }
 
@@ -708,6 +707,30 @@ async fn events_that_leave_a_part_of_the_log_are_counted_once_at_any_time() {
     world.bus.stop().await;
 }
 
+/// A part of the log has one body of an event, however often it is sent again, and to however many subscribers.
+#[tokio::test]
+async fn an_event_that_is_sent_again_is_counted_once_in_each_part_of_the_log() {
+    let server = Server::in_memory().await;
+    let world = world(&server, Options::default()).await;
+    for token in ["one", "other"] {
+        world.bus.handle.subscribe(token, wanted(&["orders"])).await.unwrap();
+        world.paused(token).await;
+    }
+    let id = world.publish("a", "orders", 1, 50_000).await.remove(0).unwrap();
+    let of_a = async || number(&world.redis, "HGET", &["bus:environments", "a"]).await;
+    let once = of_a().await;
+    for part in 0..3_i64 {
+        for token in ["one", "other", "one"] {
+            world.bus.handle.resend(token, id).await.unwrap();
+            let (counted, there) = counted_and_there(&world).await;
+            assert_eq!((counted, of_a().await), (there, once * (part + 1)), "part {part}, {token}");
+        }
+        world.time.advance(20_000);
+    }
+    assert_eq!((world.waiting("one").await, world.waiting("other").await), (7, 4));
+    world.bus.stop().await;
+}
+
 /// What is kept is freed with each of its events, however many subscribers wait for it, and whichever way they lose it.
 #[tokio::test]
 async fn what_is_kept_is_freed_when_no_subscriber_waits_for_it() {
@@ -854,7 +877,7 @@ async fn a_replay_starts_only_in_the_registry_that_has_its_subscription() {
 }
 
 #[tokio::test]
-async fn a_shortage_of_memory_refuses_the_largest_environment_and_drops_nothing_of_others() {
+async fn a_shortage_of_memory_refuses_the_largest_tenant_and_drops_nothing_of_others() {
     let server = Server::in_memory().await;
     let world = world(&server, Options::default()).await;
     world.bus.handle.subscribe("slow", wanted(&["small"])).await.unwrap();
@@ -972,11 +995,11 @@ async fn labels_are_counted_for_their_machine_until_they_are_deleted() {
 }
 
 #[tokio::test]
-async fn the_state_of_an_object_is_counted_for_the_environment_that_set_it_last() {
+async fn the_state_of_an_object_is_counted_for_the_tenant_that_set_it_last() {
     let server = Server::in_memory().await;
     let world = world(&server, Options { log_seconds: 1, ..Options::default() }).await;
-    let set = async |environment: &str, state: String| {
-        let event = NewEvent { environment: Some(environment.into()), ..event("https://a/1") };
+    let set = async |tenant: &str, state: String| {
+        let event = NewEvent { tenant: Some(tenant.into()), ..event("https://a/1") };
         let state = Some(RawValue::from_string(state).unwrap());
         let events = vec![("orders".to_owned(), event)];
         let group = NewGroup { object: "o".to_owned(), state, events, idempotency_key: None };
@@ -985,8 +1008,8 @@ async fn the_state_of_an_object_is_counted_for_the_environment_that_set_it_last(
         world.accepted("later", "other", 1, 10).await;
         world.trim().await;
     };
-    let stored = async |environment: &str| {
-        let command = world.redis.command("HGET").arg(&["bus:environments", environment][..]);
+    let stored = async |tenant: &str| {
+        let command = world.redis.command("HGET").arg(&["bus:environments", tenant][..]);
         command.query::<Option<u64>>().await.unwrap()
     };
     set("a", format!("\"{}\"", "x".repeat(998))).await;
@@ -999,7 +1022,7 @@ async fn the_state_of_an_object_is_counted_for_the_environment_that_set_it_last(
     world.bus.stop().await;
 }
 
-/// What a client stores in many environments without events in the log.
+/// What a client stores in many tenants without events in the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Copies {
     States,
@@ -1007,13 +1030,13 @@ enum Copies {
     ForBackends,
 }
 
-/// Stores about 20,000 bytes in an environment of its own.
+/// Stores about 20,000 bytes in a tenant of its own.
 async fn spread(world: &World, copies: Copies, number: usize) -> Result<(), Refusal> {
-    let (environment, handle) = (format!("e{number}"), &world.bus.handle);
+    let (tenant, handle) = (format!("e{number}"), &world.bus.handle);
     let large = || RawValue::from_string(format!("\"{}\"", "x".repeat(20_000))).unwrap();
     if copies == Copies::Delayed {
         let message = NewMessage {
-            environment,
+            tenant,
             kind: "job".into(),
             name: "late".into(),
             payload: Some(large()),
@@ -1023,7 +1046,7 @@ async fn spread(world: &World, copies: Copies, number: usize) -> Result<(), Refu
         return handle.publish_messages("spreader", vec![message]).await.remove(0).map(drop);
     }
     let data = (copies == Copies::ForBackends).then(large);
-    let event = NewEvent { data, environment: Some(environment), ..event("https://a/1") };
+    let event = NewEvent { data, tenant: Some(tenant), ..event("https://a/1") };
     let group = NewGroup {
         object: format!("work:{number}"),
         state: (copies == Copies::States).then(large),
@@ -1034,7 +1057,7 @@ async fn spread(world: &World, copies: Copies, number: usize) -> Result<(), Refu
 }
 
 #[tokio::test]
-async fn a_client_with_many_environments_pays_for_all_that_it_stores_before_a_tenant_with_one() {
+async fn a_client_with_many_tenants_pays_for_all_that_it_stores_before_a_tenant_with_one() {
     for copies in [Copies::States, Copies::Delayed, Copies::ForBackends] {
         let server = Server::in_memory().await;
         let world = world(&server, Options { log_seconds: 1, ..Options::default() }).await;
@@ -1094,11 +1117,11 @@ async fn a_gateway_is_rejected_for_its_loud_tenants_and_not_for_its_quiet_ones()
     world.accepted("quiet7", "orders", 1, 100).await;
     assert_eq!(world.publish("loud", "orders", 1, 100).await, [Err(Refusal::MemoryShort)]);
     assert_eq!(world.publish("new", "orders", 1, 100).await, [Err(Refusal::MemoryShort)]);
-    let by_another = async |environment: &str| {
-        let event = NewEvent { environment: Some(environment.into()), ..event("https://a/1") };
+    let by_another = async |tenant: &str| {
+        let event = NewEvent { tenant: Some(tenant.into()), ..event("https://a/1") };
         handle.publish("another", "other", vec![event]).await.remove(0).map(drop)
     };
-    assert_eq!(by_another("loud").await, Err(Refusal::MemoryShort), "the environment uses most");
+    assert_eq!(by_another("loud").await, Err(Refusal::MemoryShort), "the tenant uses most");
     assert_eq!(by_another("its-own").await, Ok(()));
     world.unlimited().await;
     world.relieve().await;
@@ -1107,16 +1130,16 @@ async fn a_gateway_is_rejected_for_its_loud_tenants_and_not_for_its_quiet_ones()
 }
 
 #[tokio::test]
-async fn an_environment_counts_for_the_client_that_publishes_most_of_it_until_it_is_empty() {
+async fn an_tenant_counts_for_the_client_that_publishes_most_of_it_until_it_is_empty() {
     let server = Server::in_memory().await;
     let world = world(&server, Options { log_seconds: 1, ..Options::default() }).await;
     let publish = async |client: &str, count: usize| {
         let data = RawValue::from_string(format!("\"{}\"", "x".repeat(1_000))).unwrap();
-        let one = NewEvent { data: Some(data), environment: Some("a".into()), ..event("https://a/1") };
+        let one = NewEvent { data: Some(data), tenant: Some("a".into()), ..event("https://a/1") };
         let sent = world.bus.handle.publish(client, client, vec![one; count]).await;
         assert!(sent.iter().all(Result::is_ok), "{sent:?}");
     };
-    let client = async || world.store().environment_clients().await.unwrap().remove("a").unwrap_or_default();
+    let client = async || world.store().tenant_clients().await.unwrap().remove("a").unwrap_or_default();
     publish("first", 1).await;
     assert_eq!(client().await, "first");
     publish("second", 3).await;
@@ -1141,11 +1164,11 @@ async fn an_environment_counts_for_the_client_that_publishes_most_of_it_until_it
 }
 
 #[tokio::test]
-async fn an_environment_above_its_limit_can_remove_its_states() {
+async fn an_tenant_above_its_limit_can_remove_its_states() {
     let server = Server::in_memory().await;
-    let world = world(&server, Options { environment_bytes: 2_000, ..Options::default() }).await;
+    let world = world(&server, Options { tenant_bytes: 2_000, ..Options::default() }).await;
     let set = async |object: &str, state: String| {
-        let event = NewEvent { environment: Some("a".into()), ..event("https://a/1") };
+        let event = NewEvent { tenant: Some("a".into()), ..event("https://a/1") };
         let (state, events) = (RawValue::from_string(state).unwrap(), vec![("orders".to_owned(), event)]);
         let (object, state) = (object.to_owned(), Some(state));
         let group = NewGroup { object, state, events, idempotency_key: None };
@@ -1153,10 +1176,7 @@ async fn an_environment_above_its_limit_can_remove_its_states() {
     };
     let large = || format!("\"{}\"", "x".repeat(1_500));
     set("o", large()).await.unwrap();
-    assert!(
-        matches!(set("p", large()).await, Err(Refusal::EnvironmentFull { .. })),
-        "a second one is too much"
-    );
+    assert!(matches!(set("p", large()).await, Err(Refusal::TenantFull { .. })), "a second one is too much");
     set("o", "null".to_owned()).await.unwrap();
     world.bus.stop().await;
 }
@@ -1197,8 +1217,8 @@ async fn a_client_whose_idempotency_keys_fill_the_memory_waits_until_they_expire
 {
     let server = Server::in_memory().await;
     let world = world(&server, Options { log_seconds: 1, ..Options::default() }).await;
-    let keyed = |environment: &str, key: String| NewEvent {
-        environment: Some(environment.into()),
+    let keyed = |tenant: &str, key: String| NewEvent {
+        tenant: Some(tenant.into()),
         idempotency_key: Some(key),
         ..event("https://a/1")
     };
@@ -1264,7 +1284,8 @@ async fn a_replay_is_counted_waits_for_its_subscriber_and_moves_at_most_a_mebiby
     world.accepted("a", "orders", 100, 60_000).await;
     let stored = || async { number(&world.redis, "HGET", &["bus:environments", "a"]).await };
     let before = stored().await;
-    world.time.advance(1_000);
+    // Into another part of the log.
+    world.time.advance(20_000);
     handle.replay("s", 0, START_MS + 1, 100_000).await.unwrap();
     replay::step(&handle.core, world.store()).await.unwrap();
     let moved = world.waiting("s").await - 100;
@@ -1391,7 +1412,7 @@ async fn an_object_keeps_no_state_after_null_and_a_message_without_queue_leaves_
     }
     let objects = number(redis, "HLEN", &["bus:objects"]).await;
     let message = NewMessage {
-        environment: "a".into(),
+        tenant: "a".into(),
         kind: "job".into(),
         name: "unknown".into(),
         payload: None,

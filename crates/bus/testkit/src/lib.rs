@@ -303,7 +303,7 @@ pub fn event(url: &str) -> NewEvent {
         url: url.into(),
         timestamp_ms: None,
         data: None,
-        environment: None,
+        tenant: None,
         object: None,
         idempotency_key: None,
     }
@@ -350,7 +350,7 @@ pub async fn number(redis: &Fabric, command: &'static str, arguments: &[&str]) -
     redis.command(command).arg(arguments).query().await.unwrap_or_else(|error| panic!("{command}: {error:?}"))
 }
 
-/// Environments that are still counted for a client although nothing is stored for them: there must be none. `tag` is that of
+/// Tenants that are still counted for a client although nothing is stored for them: there must be none. `tag` is that of
 /// the shard.
 ///
 /// # Panics

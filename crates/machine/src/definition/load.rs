@@ -25,12 +25,22 @@ const MAX_SOURCES: usize = 100;
 /// Maximum number of entries of `webhooks`: each may have a pattern, which is compiled and kept in memory.
 const MAX_WEBHOOKS: usize = 32;
 
-pub(super) fn load<'a>(
-    file: &str,
-    source: &'a str,
-    applied: Option<(Option<&str>, &'a SecretNames)>,
-) -> Result<File, Refused> {
+/// Where a definition comes from.
+#[derive(Clone, Copy)]
+pub(super) enum Origin<'m, 's> {
+    /// An author wrote it. `applied` has the secrets of the machine that is about to be applied, or of all machines.
+    Author { applied: Option<(Option<&'m str>, &'s SecretNames)> },
+    /// It was accepted before, possibly by an earlier version with other limits.
+    Store,
+}
+
+pub(super) fn load<'a>(file: &str, source: &'a str, origin: Origin<'_, 'a>) -> Result<File, Refused> {
+    let applied = match origin {
+        Origin::Author { applied } => applied,
+        Origin::Store => None,
+    };
     let mut reader = Reader::new(file, source);
+    reader.is_stored = matches!(origin, Origin::Store);
     let root = reader.parse();
     let machines = root.map(|root| machines(&mut reader, &root, applied)).unwrap_or_default();
     if reader.problems.is_empty() {

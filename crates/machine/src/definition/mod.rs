@@ -37,6 +37,7 @@ pub use problem::{Problem, Refused};
 pub use template::{Part, Template, Text};
 pub use zone::{Zone, ZoneRule};
 
+use load::Origin;
 pub(crate) use read::metadata_path;
 
 /// The JSON Schema of the format.
@@ -56,7 +57,16 @@ pub struct File {
 /// # Errors
 /// Every problem of the file.
 pub fn load(file: &str, source: &str) -> Result<File, Refused> {
-    load::load(file, source, None)
+    load::load(file, source, Origin::Author { applied: None })
+}
+
+/// Like [`load`], for a definition that Signalbox has stored. It may have more states than a new one: the limit came later, and
+/// labels of a machine that cannot be read would stop.
+///
+/// # Errors
+/// Every problem of the file.
+pub fn load_stored(file: &str, source: &str) -> Result<File, Refused> {
+    load::load(file, source, Origin::Store)
 }
 
 /// The secrets of a machine, each with the beginning of the addresses that it may be sent to. An empty text allows every
@@ -75,7 +85,7 @@ pub fn load_with<'a>(
     machine: Option<&str>,
     secrets: &'a SecretNames,
 ) -> Result<File, Refused> {
-    load::load(file, source, Some((machine, secrets)))
+    load::load(file, source, Origin::Author { applied: Some((machine, secrets)) })
 }
 
 /// Formats a duration as definitions write it: `1h30m`.

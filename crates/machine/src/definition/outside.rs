@@ -69,7 +69,7 @@ pub struct Input {
 pub enum EventPath {
     Object,
     Url,
-    Environment,
+    Tenant,
     /// A path below `data`.
     Data(Path),
 }

@@ -28,6 +28,8 @@ pub(crate) struct Reader<'s> {
     pub(crate) warnings: Vec<(Mark, Problem)>,
     /// The secrets of the machine; `None` if they are not checked.
     pub(crate) secrets: Option<&'s SecretNames>,
+    /// Whether the definition was accepted before, when it could have more states.
+    pub(crate) is_stored: bool,
     /// The number of regular expressions so far.
     pub(crate) patterns: usize,
     pub(crate) known: Known,
@@ -88,6 +90,7 @@ impl<'s> Reader<'s> {
             problems,
             warnings,
             secrets: None,
+            is_stored: false,
             patterns: 0,
             known: Known::default(),
         }

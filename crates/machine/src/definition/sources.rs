@@ -117,11 +117,12 @@ impl Reader<'_> {
         match (text, text.strip_prefix("data.").map(metadata_path)) {
             ("object", _) => Some(EventPath::Object),
             ("url", _) => Some(EventPath::Url),
-            ("environment", _) => Some(EventPath::Environment),
+            // Definitions of earlier releases have `environment`.
+            ("tenant" | "environment", _) => Some(EventPath::Tenant),
             (_, Some(Ok(path))) => Some(EventPath::Data(path)),
             _ => {
                 let message = format!("events cannot name a label by {text:?}");
-                self.fail_hint(node.at, message, "write object, url, environment or data.KEY")
+                self.fail_hint(node.at, message, "write object, url, tenant or data.KEY")
             }
         }
     }

@@ -16,6 +16,9 @@ use super::{
 };
 use crate::schedule::Schedule;
 
+/// Maximum number of states of a machine. Counts, metrics and searches read an index of each state, in every shard and at the cost
+/// of all clients; a megabyte has room for ten thousand states. A machine that is written by hand has fewer than a hundred.
+const MAX_STATES: usize = 1_000;
 /// Maximum number of state names that are compared with a misspelled one.
 const COMPARED: usize = 1_000;
 /// The highest limit that an alert can set for the number of labels.
@@ -28,6 +31,13 @@ impl Reader<'_> {
         let items = self.list(node, "`states`")?;
         if items.is_empty() {
             return self.fail(node.at, "a state machine needs at least one state");
+        }
+        if let Some(excess) = items.get(MAX_STATES).filter(|_| !self.is_stored) {
+            let hint =
+                "divide it into several machines, or keep what differs between labels in their metadata";
+            let message =
+                format!("a state machine can have at most {MAX_STATES} states, not {}", items.len());
+            return self.fail_hint(excess.at, message, hint);
         }
         // Names are read first, because a state may lead to a later one.
         let named: Vec<_> = items.iter().map(|item| self.state_name(item)).collect();

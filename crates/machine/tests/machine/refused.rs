@@ -2,7 +2,10 @@
 
 mod calls;
 
-use signalbox_machine::load;
+use signalbox_machine::{
+    definition::{SecretNames, load_stored, load_with},
+    load,
+};
 
 /// The problems of a text, each as `line:column message`.
 fn problems(source: &str) -> Vec<String> {
@@ -394,13 +397,47 @@ fn aliases_of_aliases_do_not_fill_the_memory() {
 #[test]
 fn of_very_many_problems_the_first_are_reported() {
     for item in ["1,", "{gate: a},", "{gate: b, x: 1},", "{gate: 7, next: [[]]},"] {
-        let source = format!("state_machines: {{m: {{states: [{}]}}}}", item.repeat(300_000 / item.len()));
-        let refused = load("m.yaml", &source).unwrap_err();
-        let shown = refused.to_string();
-        assert!((1..=100).contains(&refused.problems.len()), "{}", refused.problems.len());
-        assert!(shown.len() < 100_000, "{} bytes", shown.len());
-        assert!(shown.starts_with("m.yaml:1:"), "{}", &shown[..200]);
+        let source = |count: usize| format!("state_machines: {{m: {{states: [{}]}}}}", item.repeat(count));
+        let few = load("m.yaml", &source(1_000)).unwrap_err();
+        let many = load_stored("m.yaml", &source(300_000 / item.len())).unwrap_err();
+        // A line of up to 4 KiB is shown.
+        for (refused, bytes) in [(few, 500_000), (many, 100_000)] {
+            let shown = refused.to_string();
+            assert_eq!(refused.problems.len(), 100);
+            assert!(shown.len() < bytes, "{} bytes", shown.len());
+            assert!(shown.starts_with("m.yaml:1:"), "{}", &shown[..200]);
+        }
     }
+}
+
+/// A machine of so many gates, each of which leads to the next one.
+fn ring(count: usize) -> String {
+    let gate = |n: usize| {
+        let next = (n + 1) % count;
+        format!("{{gate: s{n}, exit_condition: metadata.a, triggers: [{{metadata: a}}], next: s{next}}},\n")
+    };
+    states(&(0..count).map(gate).collect::<String>())
+}
+
+#[test]
+fn a_machine_with_more_than_a_thousand_states_is_refused() {
+    load("m.yaml", &ring(1_000)).unwrap();
+    for count in [1_001, 2_000] {
+        let expected = format!("1003:1 a state machine can have at most 1000 states, not {count}");
+        assert_eq!(problems(&ring(count)), [&*expected]);
+        let none = SecretNames::new();
+        let refused = load_with("m.yaml", &ring(count), Some("m"), &none).unwrap_err();
+        assert_eq!((refused.problems[0].line, refused.problems.len()), (1_003, 1));
+    }
+}
+
+/// An earlier version has accepted it. What grows as the square of the states would take minutes.
+#[test]
+fn a_stored_machine_with_more_than_a_thousand_states_can_be_read() {
+    let file = load_stored("m", &ring(11_000)).unwrap();
+    assert_eq!(file.machines[0].states().len(), 11_000);
+    let misspelled = load_stored("m", &ring(2_000).replace("next: s", "next: t")).unwrap_err();
+    assert_eq!(misspelled.problems.len(), 100);
 }
 
 #[test]

@@ -275,7 +275,7 @@ impl Actions {
             url,
             timestamp_ms: None,
             data: data.and_then(|data| to_raw_value(data).ok()),
-            environment: Some(bus::environment_of_machine(machine)),
+            tenant: Some(bus::tenant_of_machine(machine)),
             object: None,
             idempotency_key: Some(token),
         };

@@ -56,8 +56,7 @@ impl LabelBytes {
         max: usize,
     ) -> Result<bool, Error> {
         let keys = self.0.keys(shard);
-        let call =
-            RECOUNT.call().key(&keys.recounts()).key(&keys::bus::bus(self.0.tag(shard)).environments());
+        let call = RECOUNT.call().key(&keys.recounts()).key(&keys::bus::bus(self.0.tag(shard)).tenants());
         let call = states.iter().fold(call, |call, state| call.key(&keys.in_state(machine, state)));
         let prefix = format!("{}{machine}:", keys.label_prefix());
         let done: u64 = call.arg(machine).arg(prefix).arg(max).run(self.0.redis(shard)).await?;

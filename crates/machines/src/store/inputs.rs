@@ -5,6 +5,8 @@
 //! the step that makes a version active, and `retire.lua` removes it with the machine. `advance.lua` replaces it only if it
 //! is as the caller has read it, so a pacemaker with an old view moves nothing.
 
+use std::collections::BTreeSet;
+
 use signalbox_store::{Error, FabricRole, Script};
 
 use super::Shards;
@@ -45,8 +47,23 @@ impl InputPosition {
     }
 
     /// All versions that govern events after the position.
-    pub(crate) fn versions(&self) -> impl Iterator<Item = u64> {
+    pub(crate) fn versions(&self) -> impl DoubleEndedIterator<Item = u64> {
         self.spans.iter().map(|(version, _)| *version)
+    }
+
+    /// The versions that govern the first of these events, at most `max`, and the number of those events. If they are all, the
+    /// versions include the one that governs the next event: a position ends if that version has no inputs.
+    pub(crate) fn versions_of(&self, events: &[u64], max: usize) -> (BTreeSet<u64>, usize) {
+        let mut versions = BTreeSet::new();
+        for (number, event) in events.iter().enumerate() {
+            let version = self.version_of(*event).filter(|version| !versions.contains(version));
+            if version.is_some() && versions.len() == max {
+                return (versions, number);
+            }
+            versions.extend(version);
+        }
+        versions.extend(events.last().and_then(|last| self.version_of(last + 1)));
+        (versions, events.len())
     }
 
     /// What is stored after the event `at` was applied. `idle` is whether a version has no inputs: nothing is stored of a
@@ -116,6 +133,15 @@ mod tests {
         assert_eq!(position.versions().collect::<Vec<_>>(), [3, 4, 6]);
         let of = |event| position.version_of(event);
         assert_eq!((of(11), of(20), of(21), of(30), of(31)), (Some(3), Some(3), Some(4), Some(4), Some(6)));
+        let first = |events: &[u64], max| {
+            let (versions, count) = position.versions_of(events, max);
+            (versions.into_iter().collect::<Vec<_>>(), count)
+        };
+        assert_eq!(first(&[11, 20], 1), (vec![3, 4], 2), "the next event is of another version");
+        assert_eq!(first(&[11, 12], 2), (vec![3], 2));
+        assert_eq!(first(&[11, 20, 21, 31], 2), (vec![3, 4], 3));
+        assert_eq!(first(&[11, 31], 1), (vec![3], 1));
+        assert_eq!(first(&[1, 5, 6], 1), (vec![3], 3), "no version governs the first events");
         let after = |at| position.after(at, |version| version == 6);
         assert_eq!((&*after(19), &*after(20), &*after(30)), ("19 3:5 4:20 6:30", "20 4:20 6:30", ""));
         assert_eq!(position.after(40, |_| false), "40 6:30");

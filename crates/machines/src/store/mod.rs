@@ -27,8 +27,8 @@ pub(crate) use permits::{Permit, Permits, queue};
 pub(crate) use records::{Index, Records};
 pub(crate) use secrets::StoredSecrets;
 pub(crate) use statistics::Statistics;
-pub(crate) use tasks::Tasks;
-pub(crate) use versions::{Applying, Started, Versions};
+pub(crate) use tasks::{Begun, TaskName, Tasks};
+pub(crate) use versions::{Applying, Started, Stored, Versions};
 
 /// A key of the fabric.
 type FabricKey = Key<signalbox_store::FabricSpace>;
@@ -55,6 +55,8 @@ pub(crate) fn scripts() -> Vec<&'static signalbox_store::Script<signalbox_store:
             &permits::PERMIT,
             &records::WALK,
             &records::UNLIST,
+            &tasks::ADOPT_TASK,
+            &tasks::TASK,
             &REPLACE,
         ])
         .collect()

@@ -1,7 +1,10 @@
 //! Definitions of machines: versions that never change, and which of them is active in each shard.
+//!
+//! The text of a version is stored apart from its record, which contains everything else: a list of versions needs no text, and the
+//! texts of a hundred versions can have a hundred megabytes. Records of earlier releases contain their text.
 
 use signalbox_machine::Machine;
-use signalbox_store::{Error, FabricRole, Script, Value, from_redis_value, keys};
+use signalbox_store::{Error, FabricRole, Script, Value, from_redis_value, hash_part, keys};
 
 use super::Shards;
 
@@ -32,6 +35,18 @@ pub(crate) enum Started {
 /// Maximum number of plans of a client. Each may have a definition of the largest size.
 const MAX_PLANS: usize = 16;
 
+/// Records of versions that are read in one call, unless their bytes end it before.
+const MAX_RECORDS: usize = 100;
+
+/// A version as a shard has it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Stored {
+    /// JSON of everything except the text.
+    pub(crate) record: String,
+    /// The text of the definition. Empty if it is in the record.
+    pub(crate) source: String,
+}
+
 /// A change of definition that is under way.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Applying {
@@ -52,13 +67,13 @@ impl Versions {
         self.0.count()
     }
 
-    /// Begins a change from the version `base` to the JSON `definition` of a machine. Its bytes count for the client.
+    /// Begins a change from the version `base` to the `definition` of a machine. Its bytes count for the client.
     pub(crate) async fn start_apply(
         &self,
         machine: &Machine,
         base: u64,
         mark: &str,
-        (client, definition): (&str, &str),
+        (client, definition): (&str, &Stored),
         map: &str,
     ) -> Result<Started, Error> {
         let (keys, name) = (self.0.keys(0), machine.name());
@@ -72,15 +87,17 @@ impl Versions {
             .key(&keys.versions(name))
             .key(&keys.retired())
             .key(&bus.objects_state())
-            .key(&bus.environments())
+            .key(&bus.tenants())
             .key(&keys.definition_bytes(name))
+            .key(&keys.sources(name))
             .arg(name)
             .arg(base)
             .arg(mark)
-            .arg(definition)
+            .arg(&definition.record)
             .arg(machine.hash())
             .arg(map)
             .arg(client)
+            .arg(&definition.source)
             .run(self.0.redis(0))
             .await?;
         let mut items = reply.into_iter();
@@ -120,7 +137,7 @@ impl Versions {
         shard: usize,
         machine: &str,
         (version, has_inputs): (u64, bool),
-        (client, definition): (&str, &str),
+        (client, definition): (&str, &Stored),
     ) -> Result<u64, Error> {
         let (keys, bus) = (self.0.keys(shard), keys::bus::bus(self.0.tag(shard)));
         SWITCH
@@ -130,13 +147,15 @@ impl Versions {
             .key(&keys.inputs())
             .key(&bus.last_event_id())
             .key(&keys.retired())
-            .key(&bus.environments())
+            .key(&bus.tenants())
             .key(&keys.definition_bytes(machine))
+            .key(&keys.sources(machine))
             .arg(version)
-            .arg(definition)
+            .arg(&definition.record)
             .arg(machine)
             .arg(u8::from(has_inputs))
             .arg(client)
+            .arg(&definition.source)
             .run(self.0.redis(shard))
             .await
     }
@@ -185,8 +204,9 @@ impl Versions {
                 .key(&keys.applying())
                 .key(&keys.versions(machine))
                 .key(&keys.recounts())
-                .key(&keys::bus::bus(self.0.tag(shard)).environments())
+                .key(&keys::bus::bus(self.0.tag(shard)).tenants())
                 .key(&keys.definition_bytes(machine))
+                .key(&keys.sources(machine))
                 .arg(machine)
                 .arg(format!("machine:{machine}"))
                 .run::<u64>(self.0.redis(shard))
@@ -200,28 +220,37 @@ impl Versions {
         self.0.redis(shard).command("GET").key(&self.0.keys(shard).current(machine)).query().await
     }
 
-    /// A version's JSON as stored in a shard.
+    /// A version as stored in a shard.
     pub(crate) async fn version(
         &self,
         shard: usize,
         machine: &str,
         version: u64,
-    ) -> Result<Option<String>, Error> {
-        self.0
-            .redis(shard)
-            .command("HGET")
-            .key(&self.0.keys(shard).versions(machine))
-            .arg(version)
-            .query()
-            .await
+    ) -> Result<Option<Stored>, Error> {
+        let keys = self.0.keys(shard);
+        let mut batch = self.0.redis(shard).batch();
+        batch.add("HGET", &keys.versions(machine), version).add("HGET", &keys.sources(machine), version);
+        let (record, source): (Option<String>, Option<String>) = batch.query().await?;
+        Ok(record.map(|record| Stored { record, source: source.unwrap_or_default() }))
     }
 
-    /// All versions of a machine: number and JSON.
-    pub(crate) async fn versions(&self, machine: &str) -> Result<Vec<(u64, String)>, Error> {
-        let mut all: Vec<(u64, String)> =
-            self.0.redis(0).command("HGETALL").key(&self.0.keys(0).versions(machine)).query().await?;
-        all.sort_unstable_by_key(|(version, _)| *version);
-        Ok(all)
+    /// The numbers of all versions of a machine, ordered.
+    pub(crate) async fn numbers(&self, machine: &str) -> Result<Vec<u64>, Error> {
+        let key = self.0.keys(0).versions(machine);
+        let mut numbers: Vec<u64> = self.0.redis(0).command("HKEYS").key(&key).query().await?;
+        numbers.sort_unstable();
+        Ok(numbers)
+    }
+
+    /// The records of the first of these versions, about a megabyte together, and at least one. `None` for a version that was
+    /// removed in the meantime.
+    pub(crate) async fn records(
+        &self,
+        machine: &str,
+        numbers: &[u64],
+    ) -> Result<Vec<Option<Vec<u8>>>, Error> {
+        let numbers = &numbers[..numbers.len().min(MAX_RECORDS)];
+        hash_part(self.0.redis(0), &self.0.keys(0).versions(machine), numbers).await
     }
 
     /// The versions that labels of a shard stay on, each with their number, the oldest first.

@@ -175,7 +175,7 @@ async fn an_action_publishes_its_event_once() {
     let events = world.events("orders").await;
     let [event] = &*events else { panic!("{events:?}") };
     assert_eq!((&*event.url, event.data.as_ref().unwrap().get()), ("https://shop.test/a", "{\"n\":7}"));
-    assert_eq!(event.environment, "machine.m");
+    assert_eq!(event.tenant, "machine.m");
     // Of another visit, or label, it is another event.
     world.create("b", json!({"n": 1})).await;
     world.send_update("b", json!({"go": true})).await;
@@ -214,7 +214,7 @@ async fn events_of_an_action_count_for_the_token_that_applied_its_machine() {
     bus.delete_topic(names.first().unwrap(), None).await.unwrap();
     assert_eq!(world.perform("a", &record).await, Outcome::Done(None));
     assert_eq!(bus.registry().topics["orders"].as_deref(), Some("@team"));
-    assert_eq!(world.events("orders").await[0].environment, "machine.m");
+    assert_eq!(world.events("orders").await[0].tenant, "machine.m");
 
     // So is its rate.
     world.machines.actions.publish_rates.take("@team", PUBLISH_RATE as usize, NOW_MS).unwrap();

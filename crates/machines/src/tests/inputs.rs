@@ -314,10 +314,11 @@ async fn events_of_a_definition_that_cannot_be_read_wait_and_those_of_others_are
     world.apply(&creating("broken", "xb"), 0).await;
     world.apply(&creating(M, "xa"), 0).await;
     let fabric = world.servers.fabric();
-    let versions = "machine:broken:versions";
-    let text: String = fabric.command("HGET").arg((versions, 1)).query().await.unwrap();
-    for unreadable in ["{", &text.replace("state_machines", "later_machines")] {
-        fabric.command("HSET").arg((versions, 1, unreadable)).run().await.unwrap();
+    for key in ["machine:broken:versions", "machine:broken:sources"] {
+        let text: String = fabric.command("HGET").arg((key, 1)).query().await.unwrap();
+        let later = text.replace("state_machines", "later_machines");
+        let unreadable = if later == text { "{" } else { &later };
+        fabric.command("HSET").arg((key, 1, unreadable)).run().await.unwrap();
         let label = format!("l{}", unreadable.len());
         world.publish("xb", &label, json!({})).await;
         world.publish("xa", &label, json!({})).await;
@@ -325,7 +326,7 @@ async fn events_of_a_definition_that_cannot_be_read_wait_and_those_of_others_are
         let taking = Taking::start(&older);
         until_created(&world, M, &label).await;
         drop(taking);
-        fabric.command("HSET").arg((versions, 1, &text)).run().await.unwrap();
+        fabric.command("HSET").arg((key, 1, &text)).run().await.unwrap();
         let _taking = Taking::start(&world.machines);
         until_created(&world, "broken", &label).await;
     }
@@ -371,10 +372,10 @@ async fn a_definition_replaces_one_that_cannot_be_read_and_takes_the_events_that
         let world = World::bare().await;
         world.apply(&creating(M, "xa"), 0).await;
         let fabric = world.servers.fabric();
-        let versions = "machine:m:versions";
-        let text: String = fabric.command("HGET").arg((versions, 1)).query().await.unwrap();
+        let key = if damaged { "machine:m:versions" } else { "machine:m:sources" };
+        let text: String = fabric.command("HGET").arg((key, 1)).query().await.unwrap();
         let text = if damaged { "{".to_owned() } else { text.replace("state_machines", "later_machines") };
-        fabric.command("HSET").arg((versions, 1, text)).run().await.unwrap();
+        fabric.command("HSET").arg((key, 1, text)).run().await.unwrap();
         world.publish("xa", "waits", json!({})).await;
         let later = world.another();
         let _taking = Taking::start(&later);
@@ -398,7 +399,7 @@ async fn a_version_is_made_active_by_a_pacemaker_that_can_read_it_and_others_are
     world.apply(&creating("broken", "xb"), 0).await;
     world.apply(&creating(M, "xa"), 0).await;
     let fabric = world.servers.fabric();
-    let versions = "machine:broken:versions";
+    let sources = "machine:broken:sources";
     let next = |machine: &str, topic: &str| creating(machine, topic).replace("open", "opened");
     for machine in ["broken", M] {
         let text = next(machine, "xc");
@@ -408,10 +409,10 @@ async fn a_version_is_made_active_by_a_pacemaker_that_can_read_it_and_others_are
         let definitions = &world.machines.definitions;
         definitions.begin(&file.machines[0], 1, "mark", begun, &BTreeMap::new()).await.unwrap();
     }
-    let text: String = fabric.command("HGET").arg((versions, 2)).query().await.unwrap();
+    let text: String = fabric.command("HGET").arg((sources, 2)).query().await.unwrap();
     fabric
         .command("HSET")
-        .arg((versions, 2, text.replace("state_machines", "later_machines")))
+        .arg((sources, 2, text.replace("state_machines", "later_machines")))
         .run()
         .await
         .unwrap();
@@ -419,7 +420,7 @@ async fn a_version_is_made_active_by_a_pacemaker_that_can_read_it_and_others_are
     assert!(matches!(older.applier.finish_all().await, Err(Error::Unreadable)));
     assert_eq!(older.definitions.current(M).await.unwrap().number, 2);
     assert_eq!(older.definitions.current("broken").await.unwrap().number, 1);
-    fabric.command("HSET").arg((versions, 2, &text)).run().await.unwrap();
+    fabric.command("HSET").arg((sources, 2, &text)).run().await.unwrap();
     world.machines.applier.finish_all().await.unwrap();
     assert_eq!(world.machines.definitions.current("broken").await.unwrap().number, 2);
 }
@@ -598,6 +599,38 @@ state_machines:
     world.until("c", |record| &*record.state != "charge" || record.status != Status::Acting).await;
     world.machines.labels.operate(M, "c", &Operation::Resume).await.unwrap();
     world.until("c", |record| &*record.state == "done").await;
+}
+
+/// Each version can have a megabyte of text.
+#[tokio::test]
+async fn a_machine_that_lags_behind_reads_only_the_versions_that_govern_its_next_events() {
+    const VERSIONS: u64 = 12;
+    let world = World::bare().await;
+    for version in 1..=VERSIONS {
+        let topic = "x".repeat(version as usize);
+        world.apply(&creating(M, &topic), version - 1).await;
+        world.publish(&topic, &format!("l{version}"), json!({})).await;
+    }
+    let late = world.another();
+    let inputs = &late.service.inputs;
+    let known = || -> Vec<u64> {
+        let read = |version: &u64| late.definitions.known_version(M, *version).is_some();
+        (1..=VERSIONS).filter(read).collect()
+    };
+    let positions = inputs.positions.all(0).await.unwrap();
+    assert_eq!(positions[0].versions().count() as u64, VERSIONS);
+    let page = inputs.read(0, positions).await.unwrap().remove(0);
+    assert_eq!(known(), [1, 2, 3, 4]);
+    let applied = inputs.apply(&page).await;
+    assert!(inputs.advance(&page, &applied).await.unwrap());
+    let left = inputs.positions.all(0).await.unwrap().remove(0);
+    assert_eq!(left.versions().collect::<Vec<_>>(), (5..=VERSIONS).collect::<Vec<_>>());
+    // All of the rest is taken, page by page.
+    let other = world.another();
+    let _taking = Taking::start(&other);
+    for version in 1..=VERSIONS {
+        until_created(&world, M, &format!("l{version}")).await;
+    }
 }
 
 #[tokio::test]

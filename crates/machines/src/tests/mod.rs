@@ -30,6 +30,7 @@ mod shards;
 mod support;
 mod suspended;
 mod tables;
+mod tasks;
 mod time;
 mod times;
 mod turns;

@@ -598,7 +598,10 @@ async fn a_deletion_that_another_pacemaker_has_completed_leaves_a_later_machine_
     // It writes the progress of its page, and continues.
     let paused = world.another();
     let runner = &paused.tasks;
-    runner.tasks.put(M, &task.id, &stored).await.unwrap();
+    let fabric = world.servers.fabric();
+    fabric.command("HSET").arg(("machine:m:tasks", &task.id, &stored)).run().await.unwrap();
+    let entry = format!("m {} ", task.id);
+    fabric.command("ZADD").arg(("machine:running", 0, entry)).run().await.unwrap();
     assert_eq!(runner.restore().await.unwrap(), 1);
     world.work_off().await;
     assert_eq!(runner.get(M, &task.id).await.unwrap().state, TaskState::Done);
@@ -658,6 +661,24 @@ async fn an_entry_is_removed_only_for_the_version_that_does_not_need_it() {
     assert_eq!(due.next(0).await.unwrap(), None);
 }
 
+#[tokio::test]
+async fn a_task_above_the_limit_is_rejected_before_versions_are_read() {
+    let world = World::new(GATES).await;
+    let start = async || {
+        let (tasks, filter) = (&world.machines.tasks, Filter::default());
+        tasks.start(M, Operation::Evaluate, filter, None, ("ada", "@ada"), None).await
+    };
+    for _ in 0..5 {
+        start().await.unwrap();
+    }
+    // Reading all versions fails.
+    let fabric = world.servers.fabric();
+    fabric.command("SET").arg(("machine:m:versions", "no hash")).run().await.unwrap();
+    assert!(matches!(start().await, Err(Error::TooManyTasks(5))));
+    let deleted = world.machines.tasks.delete_machine(M, ("ada", "@ada"), None).await;
+    assert!(matches!(deleted, Err(Error::TooManyTasks(5))));
+}
+
 /// Stored versions are read for the names of their states only.
 #[tokio::test]
 async fn a_version_is_stored_with_the_names_of_its_states() {
@@ -668,7 +689,9 @@ async fn a_version_is_stored_with_the_names_of_its_states() {
     let mut without: Value = serde_json::from_str(&stored).unwrap();
     assert_eq!(without["states"].as_array().unwrap().len(), known.names.len());
     // An earlier release stored it.
-    without.as_object_mut().unwrap().remove("states");
+    let without_states = without.as_object_mut().unwrap();
+    without_states.remove("states");
+    without_states.insert("source".to_owned(), GATES.into());
     fabric.command("HSET").arg((versions, 1, without.to_string())).run().await.unwrap();
     assert_eq!(world.machines.definitions.all_states(M).await.unwrap(), known);
 }
@@ -679,12 +702,12 @@ async fn deleting_a_machine_deletes_labels_in_states_of_a_version_that_cannot_be
     world.create("known", json!({})).await;
     world.machines.labels.create("m", "lost: a", &json!({"a": 1, "b": 1}), false, None).await.unwrap();
     let fabric = world.servers.fabric();
-    let (versions, text) = ("machine:m:versions", GATES.replace("asked", "questioned"));
+    let (sources, text) = ("machine:m:sources", GATES.replace("asked", "questioned"));
     let map = BTreeMap::from([("asked".to_owned(), "questioned".to_owned())]);
     world.machines.applier.apply(&machine(&text), 1, &Author::operator(), &map).await.unwrap();
-    let stored: String = fabric.command("HGET").arg((versions, 2)).query().await.unwrap();
+    let stored: String = fabric.command("HGET").arg((sources, 2)).query().await.unwrap();
     let unreadable = stored.replace("state_machines", "later_machines");
-    fabric.command("HSET").arg((versions, 2, unreadable)).run().await.unwrap();
+    fabric.command("HSET").arg((sources, 2, unreadable)).run().await.unwrap();
     let later = world.another();
     let task = later.tasks.delete_machine(M, ("ada", "@ada"), None).await.unwrap();
     while later.due.next(0).await.unwrap().is_some_and(|next| next <= world.now_ms()) {

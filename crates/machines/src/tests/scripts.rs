@@ -4,7 +4,7 @@ use crate::store::scripts;
 
 #[test]
 fn every_header_names_keys_returns_and_caller() {
-    assert_eq!(scripts().len(), 18);
+    assert_eq!(scripts().len(), 20);
     for source in scripts().into_iter().map(|script| script.source()) {
         let header: Vec<&str> = source.lines().take_while(|line| line.starts_with("--")).collect();
         let name = header.first().copied().unwrap_or_default();

@@ -28,14 +28,14 @@ local function was_acked(field)
   return redis.call('HEXISTS', KEYS[4], field) == 1 or redis.call('HEXISTS', KEYS[5], field) == 1
 end
 
-local function main(facets)
-  local queue = facets.configured(KEYS[2], KEYS[3], KEYS[1])
+local function main(slices)
+  local queue = slices.configured(KEYS[2], KEYS[3], KEYS[1])
   local reply = {}
   for i = 1, #ARGV / 2 do reply[i] = 0 end
   if not queue then return reply end
-  facets.expect('hash', KEYS[4], KEYS[5])
+  slices.expect('hash', KEYS[4], KEYS[5])
   local landed, fields = {}, {}
-  for i, message in ipairs(facets.held_by(queue, ARGV)) do
+  for i, message in ipairs(slices.held_by(queue, ARGV)) do
     local field = ARGV[2 * i - 1] .. ' ' .. ARGV[2 * i]
     if message then
       landed[#landed + 1] = message
@@ -45,13 +45,13 @@ local function main(facets)
       reply[i] = 2
     end
   end
-  for _, message in ipairs(landed) do facets.load(queue, message.env) end
+  for _, message in ipairs(landed) do slices.load(queue, message.tenant) end
 
-  facets.land(queue, landed)
-  for _, message in ipairs(landed) do facets.hold(queue, message.segment, -1) end
-  facets.add(queue, 'acked', #landed)
+  slices.land(queue, landed)
+  for _, message in ipairs(landed) do slices.hold(queue, message.segment, -1) end
+  slices.add(queue, 'acked', #landed)
   if #fields > 0 then remember(fields) end
-  facets.settle_all(queue)
-  facets.finish(queue)
+  slices.settle_all(queue)
+  slices.finish(queue)
   return reply
 end

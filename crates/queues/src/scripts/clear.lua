@@ -5,31 +5,31 @@
 -- KEYS[3]: zset, queues by when they have something due
 -- KEYS[4]: hash, the registry of this shard
 -- ARGV[1]: string, the stamp of the registry in which the queue is deleted
--- ARGV[2]: integer, messages in a part; a facet counts as 5 more
+-- ARGV[2]: integer, messages in a part; a slice counts as 5 more
 -- Returns 1 when there is more, 0 when nothing is left, -1 when the registry has another stamp (nothing was done).
 -- Caller: Store::clear
 
-local function main(facets)
+local function main(slices)
   local call = redis.call
   if call('HGET', KEYS[4], 'stamp') ~= ARGV[1] then return -1 end
-  local queue = facets.open(KEYS[2], KEYS[3], KEYS[1], 0)
+  local queue = slices.open(KEYS[2], KEYS[3], KEYS[1], 0)
   local most = tonumber(ARGV[2])
   local left = most
   -- Redis accepts this at its memory limit, and then everything after it. Without settings nothing is delivered, and
   -- waiting pulls are woken to detect the removal.
   if call('UNLINK', queue.settings, queue.ring) > 0 then call('PUBLISH', queue.prefix .. 'wake', 'gone ' .. queue.name) end
   call('ZREM', queue.due, queue.name)
-  local function forget(item, env)
-    local id, segment = facets.item(item)
-    facets.release(queue, id, segment, env)
+  local function forget(item, tenant)
+    local id, segment = slices.item(item)
+    slices.release(queue, id, segment, tenant)
     left = left - 1
   end
-  for _, env in ipairs(call('ZRANGE', queue.index, 0, math.ceil(most / 5))) do
-    local list = queue.base .. ':' .. env
-    for _, item in ipairs(call('LPOP', list, left) or {}) do forget(item, env) end
+  for _, tenant in ipairs(call('ZRANGE', queue.index, 0, math.ceil(most / 5))) do
+    local list = queue.base .. ':' .. tenant
+    for _, item in ipairs(call('LPOP', list, left) or {}) do forget(item, tenant) end
     if left <= 0 then break end
-    call('DEL', queue.base .. '|facet:' .. env)
-    call('ZREM', queue.index, env)
+    call('DEL', queue.base .. '|facet:' .. tenant)
+    call('ZREM', queue.index, tenant)
     left = left - 5
     if left <= 0 then break end
   end
@@ -45,7 +45,7 @@ local function main(facets)
       forget(string.match(flying[i + 1], '^%S+ %d+ (%S+) (.*)$'))
     end
   end
-  facets.finish(queue)
+  slices.finish(queue)
   if left <= 0 then return 1 end
   call('UNLINK', queue.leases, queue.inflight, queue.delayed, queue.dead, queue.count, queue.index, queue.later,
     queue.throttled, queue.rates, queue.gaps, queue.depths)

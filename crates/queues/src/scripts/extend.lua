@@ -8,15 +8,15 @@
 -- Returns the new end, then an array with 1 for each receipt that was held and 0 for each that was not, or no longer.
 -- Caller: Store::extend
 
-local function main(facets)
-  local call, text = redis.call, facets.text
-  local queue = facets.configured(KEYS[2], KEYS[3], KEYS[1])
+local function main(slices)
+  local call, text = redis.call, slices.text
+  local queue = slices.configured(KEYS[2], KEYS[3], KEYS[1])
   local reply = {}
   for i = 1, (#ARGV - 2) / 2 do reply[i] = 0 end
   if not queue then return { '0', reply } end
-  local until_ms = facets.now(ARGV[1]) + tonumber(ARGV[2])
+  local until_ms = slices.now(ARGV[1]) + tonumber(ARGV[2])
   local extended = false
-  for i, message in ipairs(facets.held_by(queue, lists.copy(ARGV, 3))) do
+  for i, message in ipairs(slices.held_by(queue, lists.copy(ARGV, 3))) do
     if message then
       -- Redis accepts ZREM at its memory limit, and then everything after it.
       call('ZREM', queue.leases, message.id)
@@ -26,7 +26,7 @@ local function main(facets)
     end
   end
   -- A later end is not recorded: a sweep that comes too early finds nothing, and records the right time.
-  if extended then facets.schedule(queue, until_ms) end
-  facets.finish(queue)
+  if extended then slices.schedule(queue, until_ms) end
+  slices.finish(queue)
   return { text(until_ms), reply }
 end

@@ -4,14 +4,14 @@
 -- KEYS[3]: zset, queues by when they have something due
 -- KEYS[4]: hash, the log: segment -> bytes; the segments' own keys are built from it
 -- ARGV[1]: string, `delayed` or `inflight`
--- ARGV[2]: string, the environment; empty for every one
+-- ARGV[2]: string, the tenant; empty for every one
 -- ARGV[3]: integer, unix ms of the last entry that was read; empty for the first part
 -- ARGV[4]: string, that entry
 -- ARGV[5]: integer, maximum number of messages to show
 -- ARGV[6]: integer, maximum bytes of bodies (the first message is shown whatever its size)
 -- ARGV[7]: integer, maximum number of entries to read
 -- Returns unix ms and text of the last entry that was read, both empty at the end; then for each message id, how often
--- it was delivered, environment, unix ms when its delay or its lease ends, and body.
+-- it was delivered, tenant, unix ms when its delay or its lease ends, and body.
 -- Caller: Store::list
 
 -- The position after the last entry that was read. If that entry was removed or moved, the entries with the same time
@@ -22,21 +22,21 @@ local function first_place(key, score, entry)
   return redis.call('ZCOUNT', key, '-inf', '(' .. score)
 end
 
--- Item and environment of each entry, false for one that was removed.
+-- Item and tenant of each entry, false for one that was removed.
 local function read_entries(queue, delayed, entries)
   local found, ids = {}, {}
   for i = 1, #entries, 2 do ids[#ids + 1] = entries[i] end
   local values = not delayed and #ids > 0 and lists.read('HMGET', queue.inflight, ids)
   for i = 1, #ids do
     local text = delayed and ids[i] or values[i] and string.match(values[i], '^%S+ %d+ (.*)$')
-    local item, env = string.match(text or '', '^(%S+) (.*)$')
-    found[i] = item and { item = item, env = env, score = entries[2 * i], entry = ids[i] }
+    local item, tenant = string.match(text or '', '^(%S+) (.*)$')
+    found[i] = item and { item = item, tenant = tenant, score = entries[2 * i], entry = ids[i] }
   end
   return found
 end
 
-local function main(facets)
-  local queue = facets.configured(KEYS[2], KEYS[3], KEYS[1])
+local function main(slices)
+  local queue = slices.configured(KEYS[2], KEYS[3], KEYS[1])
   if not queue then return { '', '' } end
   local delayed, only = ARGV[1] == 'delayed', ARGV[2]
   local most, left, read = tonumber(ARGV[5]), tonumber(ARGV[6]), tonumber(ARGV[7])
@@ -47,20 +47,20 @@ local function main(facets)
   local reply, shown, score, entry = { '', '' }, 0, ARGV[3], ARGV[4]
   for i = 1, #found do
     local one = found[i]
-    if one and (only == '' or one.env == only) then
+    if one and (only == '' or one.tenant == only) then
       if shown == most then
         reply[1], reply[2] = score, entry
         return reply
       end
-      local id, segment, attempts = facets.item(one.item)
-      local body = facets.body(queue, KEYS[4], id, segment) or ''
+      local id, segment, attempts = slices.item(one.item)
+      local body = slices.body(queue, KEYS[4], id, segment) or ''
       left = left - #body
       if left < 0 and shown > 0 then
         reply[1], reply[2] = score, entry
         return reply
       end
       local n = #reply
-      reply[n + 1], reply[n + 2], reply[n + 3] = id, facets.text(attempts), one.env
+      reply[n + 1], reply[n + 2], reply[n + 3] = id, slices.text(attempts), one.tenant
       reply[n + 4], reply[n + 5] = one.score, body
       shown = shown + 1
     end

@@ -1,4 +1,4 @@
--- Gives messages back: immediately to the heads of their facets, or after a delay. A message that is rejected, or that
+-- Gives messages back: immediately to the heads of their slices, or after a delay. A message that is rejected, or that
 -- has reached its maximum number of attempts, becomes a dead letter.
 -- KEYS[1]: zset, the ring of the queue; the queue's other keys are built from it
 -- KEYS[2]: hash, messages of queues by segment of the log
@@ -13,21 +13,21 @@
 -- receipt.
 -- Caller: Store::nack
 
-local function main(facets)
+local function main(slices)
   local call = redis.call
-  local queue = facets.configured(KEYS[2], KEYS[3], KEYS[1])
+  local queue = slices.configured(KEYS[2], KEYS[3], KEYS[1])
   local reply = {}
   for i = 1, (#ARGV - 3) / 2 do reply[i] = 0 end
   if not queue then return reply end
-  facets.expect('list', queue.dead)
-  facets.expect('zset', queue.delayed)
-  local now, keep, reject = facets.now(ARGV[1]), tonumber(ARGV[3]), ARGV[2] == 'reject'
+  slices.expect('list', queue.dead)
+  slices.expect('zset', queue.delayed)
+  local now, keep, reject = slices.now(ARGV[1]), tonumber(ARGV[3]), ARGV[2] == 'reject'
   local landed, back, dead, later, dues = {}, {}, {}, {}, {}
-  for i, message in ipairs(facets.held_by(queue, lists.copy(ARGV, 4))) do
+  for i, message in ipairs(slices.held_by(queue, lists.copy(ARGV, 4))) do
     local dies = message and (reject or queue.max_attempts > 0 and message.attempts >= queue.max_attempts)
     if message and (dies or ARGV[2] ~= 'exhausted') then
       landed[#landed + 1] = message
-      local delay = tonumber(ARGV[2]) or facets.backoff(queue, message.attempts)
+      local delay = tonumber(ARGV[2]) or slices.backoff(queue, message.attempts)
       if dies then
         message.body = call('HGET', KEYS[4] .. ':' .. message.segment, message.id)
         dead[#dead + 1] = message
@@ -39,16 +39,16 @@ local function main(facets)
         back[#back + 1] = message
         reply[i] = 1
       end
-      facets.load(queue, message.env)
+      slices.load(queue, message.tenant)
     end
   end
 
-  facets.land(queue, landed)
-  facets.give_back(queue, back)
-  facets.delay(queue, later, dues)
-  facets.add(queue, 'nacked', #landed)
-  if #dead > 0 then facets.bury(queue, dead, reject and 'rejected' or 'nacked', now, keep) end
-  facets.settle_all(queue)
-  facets.finish(queue)
+  slices.land(queue, landed)
+  slices.give_back(queue, back)
+  slices.delay(queue, later, dues)
+  slices.add(queue, 'nacked', #landed)
+  if #dead > 0 then slices.bury(queue, dead, reject and 'rejected' or 'nacked', now, keep) end
+  slices.settle_all(queue)
+  slices.finish(queue)
   return reply
 end

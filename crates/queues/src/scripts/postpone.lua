@@ -8,9 +8,9 @@
 -- Returns 1 if the sweep was postponed, otherwise 0.
 -- Caller: Store::postpone
 
-local function main(facets)
+local function main(slices)
   if tonumber(redis.call('ZSCORE', KEYS[1], ARGV[2])) ~= tonumber(ARGV[3]) then return 0 end
-  local later = facets.now(ARGV[1]) + tonumber(ARGV[4])
-  redis.call('ZADD', KEYS[1], facets.text(later), ARGV[2])
+  local later = slices.now(ARGV[1]) + tonumber(ARGV[4])
+  redis.call('ZADD', KEYS[1], slices.text(later), ARGV[2])
   return 1
 end

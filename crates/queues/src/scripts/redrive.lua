@@ -1,5 +1,5 @@
--- Takes dead letters out of their list, the oldest first, part by part: all, those of one environment, or single ones.
--- They return to their facets, as if they had never been delivered, or are dropped. Their bodies are stored again, because
+-- Takes dead letters out of their list, the oldest first, part by part: all, those of one tenant, or single ones.
+-- They return to their slices, as if they had never been delivered, or are dropped. Their bodies are stored again, because
 -- those in the log may be gone.
 -- KEYS[1]: zset, the ring of the queue; the queue's other keys are built from it
 -- KEYS[2]: hash, messages of queues by segment of the log
@@ -12,11 +12,11 @@
 -- ARGV[4]: integer, 1 to drop them, 0 to return them
 -- ARGV[5]: integer, place of the first one to read
 -- ARGV[6]: string, id of the one before it; empty for none. If another one is there, letters were removed in the meantime
--- ARGV[7]: string, the environment; empty for every one
+-- ARGV[7]: string, the tenant; empty for every one
 -- ARGV[8]: integer, messages to return per 1,000 seconds; 0 for all now
 -- ARGV[9]: integer, how many were returned by earlier parts of the same request
 -- ARGV[10]: integer, number of ids; 0 for every one
--- ARGV[11...]: strings, the ids; then environments, their weights and their rules; others have 1 and no rules
+-- ARGV[11...]: strings, the ids; then tenants, their weights and their rules; others have 1 and no rules
 -- Returns an array: how many were taken (-1 when the registry has another stamp), the place of the next part, or -1
 -- after the last one, and the id of the letter before that place, empty for none.
 -- Caller: Store::take_dead
@@ -44,7 +44,7 @@ end
 
 -- Reads the dead letters of this part. Returns those that are taken with their stored form, how many were read, whether these
 -- were the last, and the id of the last one that stays (`behind` if none does).
-local function read_letters(facets, queue, from, most, only, ids, behind)
+local function read_letters(slices, queue, from, most, only, ids, behind)
   local letters, read, bytes, passed = {}, 0, 0, 0
   local is_all = only == '' and not ids
   while read < most and bytes < MAX_BYTES do
@@ -52,12 +52,12 @@ local function read_letters(facets, queue, from, most, only, ids, behind)
     local stored = redis.call('LRANGE', queue.dead, from + read, from + read + count - 1)
     for i = 1, #stored do
       local letter = cmsgpack.unpack(stored[i])
-      local env, id = letter[4], letter[5]
-      if is_all or (only == '' or env == only) and (not ids or ids[id]) then
+      local tenant, id = letter[4], letter[5]
+      if is_all or (only == '' or tenant == only) and (not ids or ids[id]) then
         passed = passed + (is_all and 0 or from + read - #letters)
         if passed > MAX_PASSED and #letters > 0 then return letters, read, false, behind end
-        letters[#letters + 1] = { stored = stored[i], env = env, id = id, body = letter[6] }
-        facets.load(queue, env)
+        letters[#letters + 1] = { stored = stored[i], tenant = tenant, id = id, body = letter[6] }
+        slices.load(queue, tenant)
       else
         behind = id
       end
@@ -78,44 +78,46 @@ local function remove(queue, letters, from, count)
   for i = 1, #letters do redis.call('LREM', queue.dead, 1, letters[i].stored) end
 end
 
-local function main(facets)
+local function main(slices)
   local call = redis.call
   if call('HGET', KEYS[5], 'stamp') ~= ARGV[2] then return { -1, -1, '' } end
-  local queue = facets.configured(KEYS[2], KEYS[3], KEYS[1])
+  local queue = slices.configured(KEYS[2], KEYS[3], KEYS[1])
   if not queue then return { 0, -1, '' } end
-  local now, most = facets.now(ARGV[1]), tonumber(ARGV[3])
+  local now, most = slices.now(ARGV[1]), tonumber(ARGV[3])
   local from, behind = begin(queue, tonumber(ARGV[5]), ARGV[6])
   local rate, before, count = tonumber(ARGV[8]), tonumber(ARGV[9]), tonumber(ARGV[10])
   local ids = count > 0 and {}
   for at = 11, 10 + count do ids[ARGV[at]] = true end
   local weights, rules = {}, {}
   for at = 11 + count, #ARGV, 3 do weights[ARGV[at]], rules[ARGV[at]] = tonumber(ARGV[at + 1]), ARGV[at + 2] end
-  local segment = facets.segment(now)
+  local segment = slices.segment(now)
   local log = KEYS[4] .. ':' .. segment
-  facets.expect('hash', KEYS[4], log, queue.later)
-  facets.expect('zset', queue.throttled, queue.delayed)
-  local letters, seen, is_last, last = read_letters(facets, queue, from, most, ARGV[7], ids, behind)
+  slices.expect('hash', KEYS[4], log, queue.later)
+  slices.expect('zset', queue.throttled, queue.delayed)
+  local letters, seen, is_last, last = read_letters(slices, queue, from, most, ARGV[7], ids, behind)
 
   remove(queue, letters, from, seen)
   for i = 1, #letters do
     local letter = letters[i]
-    local weight, rule = weights[letter.env] or 1, rules[letter.env] or ''
-    local facet = queue.facets[letter.env]
+    local weight, rule = weights[letter.tenant] or 1, rules[letter.tenant] or ''
+    local slice = queue.slices[letter.tenant]
     local due = rate > 0 and math.floor(now + (before + i - 1) * 1000000 / rate) or now
     if ARGV[4] == '1' then
-      facets.settle(queue, facet)
+      slices.settle(queue, slice)
     elseif due > now then
-      facets.charge(queue, letter.env, #letter.body)
-      facets.push_later(queue, facet, letter.id, letter.body, due, weight, rule)
+      slices.charge(queue, letter.tenant, #letter.body)
+      slices.push_later(queue, slice, letter.id, letter.body, due, weight, rule)
     else
-      call('HSET', log, letter.id, letter.body)
-      call('HINCRBY', KEYS[4], segment, #letter.body)
-      facets.charge(queue, letter.env, #letter.body, segment)
-      facets.hold(queue, segment, 1)
-      facets.push(queue, facet, { letter.id .. '@' .. segment }, weight, rule)
+      -- The segment may have the message already, for this or another queue.
+      if call('HSET', log, letter.id, letter.body) == 1 then
+        call('HINCRBY', KEYS[4], segment, #letter.body)
+        slices.charge(queue, letter.tenant, #letter.body, segment)
+      end
+      slices.hold(queue, segment, 1)
+      slices.push(queue, slice, { letter.id .. '@' .. segment }, weight, rule)
     end
   end
-  facets.add(queue, ARGV[4] == '1' and 'dropped' or 'redriven', #letters)
-  facets.finish(queue)
+  slices.add(queue, ARGV[4] == '1' and 'dropped' or 'redriven', #letters)
+  slices.finish(queue)
   return { #letters, is_last and -1 or from + seen - #letters, last }
 end

@@ -8,7 +8,7 @@ use super::{
     Store,
     pull::{Taken, messages},
 };
-use crate::numbers::{FacetStatus, since_ms};
+use crate::numbers::{TenantStatus, since_ms};
 
 scripts! { PEEK: "peek", AUDIT: "audit" }
 
@@ -21,18 +21,18 @@ const NONE: &[&str] = &[];
 /// The state of a queue that housekeeping needs.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct QueueState {
-    /// The revision of the definition that is in effect for every facet in this shard.
+    /// The revision of the definition that is in effect for every tenant in this shard.
     pub revision: Option<u64>,
     /// Messages that wait.
     pub waiting: u64,
 }
 
 impl Store {
-    /// Reads waiting messages: the first of one facet, or the next of each. The parts are not of one moment.
+    /// Reads waiting messages: the first of one tenant, or the next of each. The parts are not of one moment.
     pub(crate) async fn peek(
         &self,
         queue: &str,
-        environment: Option<&str>,
+        tenant: Option<&str>,
         most: usize,
         most_bytes: usize,
     ) -> Result<Vec<Taken>, Error> {
@@ -42,7 +42,7 @@ impl Store {
             let words: Vec<Value> = self
                 .call(&PEEK, queue)
                 .key(&keys::bus::bus(self.shard.tag()).log())
-                .arg(environment.unwrap_or_default())
+                .arg(tenant.unwrap_or_default())
                 .arg(part)
                 .arg(most_bytes.saturating_sub(bytes))
                 .arg(from)
@@ -60,8 +60,8 @@ impl Store {
         Ok(shown)
     }
 
-    /// Suspected violations in the facets after the name `after`: predicate, environment, description. Also returns after
-    /// which facet the next part begins; an empty text at the end.
+    /// Suspected violations in the tenants after the name `after`: predicate, tenant, description. Also returns after
+    /// which tenant the next part begins; an empty text at the end.
     pub(crate) async fn audit(
         &self,
         queue: &str,
@@ -88,14 +88,14 @@ impl Store {
         batch.add("HGET", &self.keys(queue).settings(), "ranked");
         batch.add("HGET", &self.keys(queue).count(), "waiting");
         let (revision, ranked, waiting): (Option<u64>, Option<u64>, Option<u64>) = batch.query().await?;
-        // The facets that an older version stored are ranked when the definition is put into effect again.
+        // The tenants that an older version stored are ranked when the definition is put into effect again.
         Ok(QueueState {
             revision: revision.filter(|_| ranked.is_some()),
             waiting: waiting.unwrap_or_default(),
         })
     }
 
-    /// Statistics of queues in this shard: the script's counters, and the numbers of facets and of dead letters.
+    /// Statistics of queues in this shard: the script's counters, and the numbers of tenants and of dead letters.
     pub(crate) async fn counts(
         &self,
         queues: &[&str],
@@ -107,18 +107,18 @@ impl Store {
         for queue in queues {
             let keys = self.keys(queue);
             batch.add("HGETALL", &keys.count(), NONE);
-            batch.add("ZCARD", &keys.facets(), NONE);
+            batch.add("ZCARD", &keys.tenants(), NONE);
             batch.add("LLEN", &keys.dead(), NONE);
         }
         let mut words: std::vec::IntoIter<Value> = batch.query::<Vec<Value>>().await?.into_iter();
         let mut counts = Vec::with_capacity(queues.len());
-        while let (Some(numbers), Some(facets), Some(dead)) = (words.next(), words.next(), words.next()) {
-            counts.push((read(numbers), read(facets), read(dead)));
+        while let (Some(numbers), Some(tenants), Some(dead)) = (words.next(), words.next(), words.next()) {
+            counts.push((read(numbers), read(tenants), read(dead)));
         }
         Ok(counts)
     }
 
-    /// The gaps of a queue in their stored form, by environment.
+    /// The gaps of a queue in their stored form, by tenant.
     pub(crate) async fn gaps(&self, queue: &str) -> Result<BTreeMap<String, String>, Error> {
         self.redis().command("HGETALL").key(&self.keys(queue).gaps()).query().await
     }
@@ -128,51 +128,47 @@ impl Store {
         self.redis().command("UNLINK").key(&self.keys(queue).gaps()).run().await
     }
 
-    /// Names of facets, sorted, after the name `after`.
-    pub(crate) async fn facets_after(
+    /// Names of tenants, sorted, after the name `after`.
+    pub(crate) async fn tenants_after(
         &self,
         queue: &str,
         after: &str,
         count: usize,
     ) -> Result<Vec<String>, Error> {
         let first = if after.is_empty() { "-".to_owned() } else { format!("({after}") };
-        let key = self.keys(queue).facets();
+        let key = self.keys(queue).tenants();
         self.redis().command("ZRANGE").key(&key).arg((first, "+", "BYLEX", "LIMIT", 0, count)).query().await
     }
 
-    /// Names of the facets at the top of the ranking by depth, the deepest first.
+    /// Names of the tenants at the top of the ranking by depth, the deepest first.
     pub(crate) async fn deepest(&self, queue: &str, count: usize) -> Result<Vec<String>, Error> {
         let key = self.keys(queue).depths();
         self.redis().command("ZRANGE").key(&key).arg((0, count.saturating_sub(1), "REV")).query().await
     }
 
-    /// Facets by name, as far as they are in this shard; one that has no messages here has a weight of 0.
-    pub(crate) async fn facets(
-        &self,
-        queue: &str,
-        environments: &[String],
-    ) -> Result<Vec<FacetStatus>, Error> {
-        if environments.is_empty() {
+    /// Tenants by name, as far as they are in this shard; one that has no messages here has a weight of 0.
+    pub(crate) async fn tenants(&self, queue: &str, tenants: &[String]) -> Result<Vec<TenantStatus>, Error> {
+        if tenants.is_empty() {
             return Ok(Vec::new());
         }
         let now_ms = self.now_ms().await?;
         let mut batch = self.redis().batch();
-        for environment in environments {
+        for tenant in tenants {
             let keys = self.keys(queue);
-            batch.add("HMGET", &keys.facet(environment), ("weight", "flying", "delayed", "dwell"));
-            batch.add("LLEN", &keys.waiting(environment), NONE);
-            batch.add("LINDEX", &keys.waiting(environment), 0);
+            batch.add("HMGET", &keys.tenant(tenant), ("weight", "flying", "delayed", "dwell"));
+            batch.add("LLEN", &keys.waiting(tenant), NONE);
+            batch.add("LINDEX", &keys.waiting(tenant), 0);
         }
         let mut words = batch.query::<Vec<Value>>().await?.into_iter();
-        let mut rows = Vec::with_capacity(environments.len());
-        for environment in environments {
+        let mut rows = Vec::with_capacity(tenants.len());
+        for tenant in tenants {
             let mut next = || words.next().unwrap_or(Value::Nil);
             type Fields = (Option<u32>, Option<u64>, Option<u64>, Option<String>);
             let (weight, flying, delayed, dwell): Fields = read(next());
             let (waiting, oldest): (u64, Option<String>) = (read(next()), read(next()));
             let since_ms = oldest.as_deref().and_then(since_ms);
-            rows.push(FacetStatus {
-                environment: environment.clone(),
+            rows.push(TenantStatus {
+                tenant: tenant.clone(),
                 weight: weight.unwrap_or_default(),
                 waiting,
                 in_flight: flying.unwrap_or_default(),

@@ -15,24 +15,23 @@ scripts! {
     CLEAR: "clear",
 }
 
-/// Maximum number of facets that one call configures.
-const FACETS: usize = 60;
-/// Maximum number of messages that one call drops; a facet counts as 20 more.
+/// Maximum number of tenants that one call configures.
+const TENANTS: usize = 60;
+/// Maximum number of messages that one call drops; a tenant counts as 20 more.
 const PART: usize = 2_000;
-/// Maximum number of messages that one call drops, or examines, if each may be of another facet.
+/// Maximum number of messages that one call drops, or examines, if each may be of another tenant.
 const SCAN_PART: usize = 100;
-/// Maximum number of messages of a deleted queue that one call removes; a facet counts as 5 more.
+/// Maximum number of messages of a deleted queue that one call removes; a tenant counts as 5 more.
 const CLEAR_PART: usize = 500;
 /// Maximum number of dead letters that one call reads.
 const DEAD_PART: u64 = 200;
 
 /// Parses a dead letter: a MessagePack array of six strings.
 fn read_letter(stored: &[u8]) -> Option<Stored> {
-    let [died, attempts, reason, environment, id, body] = unpacked(stored)?;
+    let [died, attempts, reason, tenant, id, body] = unpacked(stored)?;
     let text = |bytes| String::from_utf8(bytes).ok();
     let attempt = text(attempts)?.parse().ok()?;
-    let message =
-        Taken { id: text(id)?.parse().ok()?, attempt, environment: text(environment)?, backlog: 0, body };
+    let message = Taken { id: text(id)?.parse().ok()?, attempt, tenant: text(tenant)?, backlog: 0, body };
     let (at_ms, reason) = (Some(text(died)?.parse().ok()?), Some(text(reason)?));
     Some(Stored { place: MessageState::Dead, at_ms, reason, message })
 }
@@ -59,7 +58,7 @@ pub enum Cleared {
 
 impl Store {
     /// Makes a definition take effect in this shard. It must come from the registry with this `stamp`. If one of `known`, which
-    /// are earlier definitions of the queue, is in effect for all facets, only the facets that differ from it are changed.
+    /// are earlier definitions of the queue, is in effect for all tenants, only the tenants that differ from it are changed.
     pub async fn configure(
         &self,
         queue: &str,
@@ -84,7 +83,7 @@ impl Store {
         };
         if let Some(base) = known.iter().find(is_base) {
             let names = definition.differences(base);
-            let mut parts = names.chunks(FACETS).peekable();
+            let mut parts = names.chunks(TENANTS).peekable();
             loop {
                 let names = parts.next().unwrap_or_default();
                 let part = Part { is_last: parts.peek().is_none(), ..part(settled) };
@@ -94,20 +93,20 @@ impl Store {
                 }
             }
         }
-        // The facet whose turn it is comes first, and environments with a rate may have no messages.
+        // The tenant whose turn it is comes first, and tenants with a rate may have no messages.
         let mut first: Vec<String> =
             self.redis().command("ZRANGE").key(&keys.ring()).arg((0, 0)).query().await?;
         let rated: Vec<String> = self.redis().command("HKEYS").key(&keys.rates()).query().await?;
         first.extend(rated);
-        for names in first.chunks(FACETS) {
+        for names in first.chunks(TENANTS) {
             if self.configure_part(part(None), names).await? != Configured::Done {
                 return Ok(Configured::Stale);
             }
         }
         let mut after = String::new();
         loop {
-            let names = self.facets_after(queue, &after, FACETS).await?;
-            let part = Part { is_last: names.len() < FACETS, ..part(None) };
+            let names = self.tenants_after(queue, &after, TENANTS).await?;
+            let part = Part { is_last: names.len() < TENANTS, ..part(None) };
             let done = self.configure_part(part, &names).await?;
             match names.into_iter().next_back() {
                 Some(last) if !part.is_last && done == Configured::Done => after = last,
@@ -140,11 +139,11 @@ impl Store {
         Ok(if refusal == 0 { Configured::Done } else { Configured::Stale })
     }
 
-    /// Drops waiting messages of one facet or of all.
-    pub(crate) async fn drop_waiting(&self, queue: &str, environment: Option<&str>) -> Result<u64, Error> {
+    /// Drops waiting messages of one tenant or of all.
+    pub(crate) async fn drop_waiting(&self, queue: &str, tenant: Option<&str>) -> Result<u64, Error> {
         let (mut dropped, mut cursor) = (0, String::new());
         loop {
-            let only = environment.unwrap_or_default();
+            let only = tenant.unwrap_or_default();
             let (part, next) = self.drop_part(queue, only, &cursor, false, PART).await?;
             dropped += part;
             if next.is_empty() {
@@ -163,14 +162,14 @@ impl Store {
     async fn drop_part(
         &self,
         queue: &str,
-        environment: &str,
+        tenant: &str,
         cursor: &str,
         only_expired: bool,
         most: usize,
     ) -> Result<(u64, String), Error> {
         self.call(&DROP_WAITING, queue)
             .arg(self.clock.argument())
-            .arg(environment)
+            .arg(tenant)
             .arg(cursor)
             .arg(u8::from(only_expired))
             .arg(most)
@@ -178,27 +177,22 @@ impl Store {
             .await
     }
 
-    /// Drops delayed messages of one facet or of all.
-    pub(crate) async fn drop_delayed(&self, queue: &str, environment: Option<&str>) -> Result<u64, Error> {
-        let environment = environment.unwrap_or_default();
-        self.scan(&DROP_DELAYED, queue, environment).await
+    /// Drops delayed messages of one tenant or of all.
+    pub(crate) async fn drop_delayed(&self, queue: &str, tenant: Option<&str>) -> Result<u64, Error> {
+        let tenant = tenant.unwrap_or_default();
+        self.scan(&DROP_DELAYED, queue, tenant).await
     }
 
-    /// Drops a facet's messages in flight.
-    pub(crate) async fn drop_flying(&self, queue: &str, environment: &str) -> Result<u64, Error> {
-        self.scan(&DROP_FLYING, queue, environment).await
+    /// Drops a tenant's messages in flight.
+    pub(crate) async fn drop_flying(&self, queue: &str, tenant: &str) -> Result<u64, Error> {
+        self.scan(&DROP_FLYING, queue, tenant).await
     }
 
-    async fn scan(&self, script: &Script<FabricRole>, queue: &str, environment: &str) -> Result<u64, Error> {
+    async fn scan(&self, script: &Script<FabricRole>, queue: &str, tenant: &str) -> Result<u64, Error> {
         let (mut dropped, mut cursor) = (0, "0".to_owned());
         loop {
-            let (part, next): (u64, String) = self
-                .call(script, queue)
-                .arg(environment)
-                .arg(cursor)
-                .arg(SCAN_PART)
-                .run(self.redis())
-                .await?;
+            let (part, next): (u64, String) =
+                self.call(script, queue).arg(tenant).arg(cursor).arg(SCAN_PART).run(self.redis()).await?;
             dropped += part;
             if next == "0" {
                 return Ok(dropped);
@@ -266,7 +260,7 @@ impl Store {
             .arg(u8::from(wanted.drop))
             .arg(*from)
             .arg(behind)
-            .arg(wanted.environment.unwrap_or_default())
+            .arg(wanted.tenant.unwrap_or_default())
             .arg(wanted.rate.unwrap_or_default())
             .arg(before)
             .arg(wanted.ids.len())
@@ -290,10 +284,10 @@ struct Part<'a> {
     is_last: bool,
 }
 
-/// Environments, weights and rules as a flat list.
+/// Tenants, weights and rules as a flat list.
 fn flat(definition: &Definition) -> Vec<String> {
     definition
-        .facets()
+        .tenants()
         .flat_map(|(name, weight, rules)| [name.to_owned(), weight.to_string(), rules])
         .collect()
 }

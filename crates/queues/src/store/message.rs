@@ -57,7 +57,7 @@ impl Store {
         id: u64,
         act: Act,
         place: MessageState,
-        environment: Option<&str>,
+        tenant: Option<&str>,
     ) -> Result<Option<Stored>, Error> {
         let act = match act {
             Act::Show => "show",
@@ -73,18 +73,18 @@ impl Store {
                 .arg(id)
                 .arg(act)
                 .arg(word(place))
-                .arg(environment.unwrap_or_default())
+                .arg(tenant.unwrap_or_default())
                 .arg(from)
                 .arg(PART)
                 .run(self.redis())
                 .await?;
             let mut words = words.into_iter();
             from = number(words.next());
-            if let Some(environment) = words.next() {
-                let (environment, attempt) = (text(Some(environment)), number(words.next()));
+            if let Some(tenant) = words.next() {
+                let (tenant, attempt) = (text(Some(tenant)), number(words.next()));
                 let at_ms = Some(number(words.next())).filter(|at_ms| *at_ms > 0);
                 let reason = Some(text(words.next())).filter(|reason| !reason.is_empty());
-                let message = Taken { id, attempt, environment, backlog: 0, body: bytes(words.next()) };
+                let message = Taken { id, attempt, tenant, backlog: 0, body: bytes(words.next()) };
                 return Ok(Some(Stored { place, at_ms, reason, message }));
             }
             if from == 0 {
@@ -100,7 +100,7 @@ impl Store {
         &self,
         queue: &str,
         place: MessageState,
-        environment: Option<&str>,
+        tenant: Option<&str>,
         after: (&str, &str),
         most: usize,
         most_bytes: usize,
@@ -109,7 +109,7 @@ impl Store {
             .call(&LIST, queue)
             .key(&keys::bus::bus(self.shard.tag()).log())
             .arg(word(place))
-            .arg(environment.unwrap_or_default())
+            .arg(tenant.unwrap_or_default())
             .arg(after.0)
             .arg(after.1)
             .arg(most)
@@ -122,9 +122,9 @@ impl Store {
         let mut messages = Vec::new();
         while let Some(id) = words.next() {
             let (id, attempt) = (number(Some(id)), number(words.next()));
-            let environment = text(words.next());
+            let tenant = text(words.next());
             let at_ms = Some(number(words.next()));
-            let message = Taken { id, attempt, environment, backlog: 0, body: bytes(words.next()) };
+            let message = Taken { id, attempt, tenant, backlog: 0, body: bytes(words.next()) };
             messages.push(Stored { place, at_ms, reason: None, message });
         }
         Ok((messages, next))

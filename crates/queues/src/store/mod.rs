@@ -78,11 +78,11 @@ impl Store {
     }
 }
 
-/// The Lua functions that maintain the facets of queues. The publish script of the bus includes them.
-pub const FACETS_LUA: &str = include_str!("../scripts/facets.lua");
+/// The Lua functions that maintain the tenants of queues. The publish script of the bus includes them.
+pub const SLICES_LUA: &str = include_str!("../scripts/slices.lua");
 
 /// Shared code of the queues' scripts; each script defines `main`.
-const SHARED: &str = concat!(include_str!("../scripts/facets.lua"), "\nreturn main(facets)\n");
+const SHARED: &str = concat!(include_str!("../scripts/slices.lua"), "\nreturn main(slices)\n");
 
 /// Every script of the queues, for the tests that check their headers.
 #[cfg(test)]

@@ -16,9 +16,9 @@ pub(crate) struct PullCall<'a> {
     pub auto_ack: bool,
     /// The revision of the queue's definition that this process knows.
     pub revision: u64,
-    /// If set, only messages of this environment are delivered.
-    pub environment: Option<&'a str>,
-    /// How long the caller waits for a message of that environment, in milliseconds.
+    /// If set, only messages of this tenant are delivered.
+    pub tenant: Option<&'a str>,
+    /// How long the caller waits for a message of that tenant, in milliseconds.
     pub wait_ms: u64,
     /// The duration of the leases; that of the queue if absent.
     pub lease_ms: Option<u64>,
@@ -40,9 +40,9 @@ pub struct Taken {
     pub id: u64,
     /// The number of deliveries, including this one.
     pub attempt: u32,
-    /// Its environment.
-    pub environment: String,
-    /// The number of waiting messages in the facet, including this one.
+    /// Its tenant.
+    pub tenant: String,
+    /// The number of waiting messages in the tenant, including this one.
     pub backlog: u64,
     /// The log entry.
     pub body: Vec<u8>,
@@ -90,7 +90,7 @@ impl Store {
             .arg(call.most_bytes)
             .arg(usize::from(call.auto_ack))
             .arg(call.revision)
-            .arg(call.environment.unwrap_or_default())
+            .arg(call.tenant.unwrap_or_default())
             .arg(call.wait_ms)
             .arg(call.lease_ms.unwrap_or_default());
         for consumer in call.consumers {
@@ -136,7 +136,7 @@ pub(super) fn messages(mut words: impl Iterator<Item = Value>) -> Vec<Taken> {
         messages.push(Taken {
             id: number(Some(id)),
             attempt: number(words.next()),
-            environment: String::from_utf8_lossy(&bytes(words.next())).into_owned(),
+            tenant: String::from_utf8_lossy(&bytes(words.next())).into_owned(),
             backlog: number(words.next()),
             body: bytes(words.next()),
         });

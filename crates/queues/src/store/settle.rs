@@ -9,7 +9,7 @@ use crate::Settled;
 
 scripts! { ACK: "ack", NACK: "nack", EXTEND: "extend", SWEEP: "sweep", POSTPONE: "postpone" }
 
-/// Maximum number of messages with an expired lease, of those with an ended delay, and of facets that one sweep returns. It limits
+/// Maximum number of messages with an expired lease, of those with an ended delay, and of tenants that one sweep returns. It limits
 /// how long a call blocks Redis.
 const SWEEP_PART: usize = 50;
 
@@ -19,7 +19,7 @@ pub struct Swept {
     pub expired: u64,
     pub due: u64,
     pub dead: u64,
-    /// Facets that were returned to the ring, because their rates allow messages again.
+    /// Tenants that were returned to the ring, because their rates allow messages again.
     pub ready: u64,
 }
 
@@ -57,7 +57,7 @@ impl Store {
         Ok(codes.into_iter().map(read).collect())
     }
 
-    /// Returns messages to their facets. Returns the result of each, like [`Self::ack`].
+    /// Returns messages to their tenants. Returns the result of each, like [`Self::ack`].
     pub(crate) async fn nack(
         &self,
         queue: &str,

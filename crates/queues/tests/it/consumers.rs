@@ -33,9 +33,9 @@ impl Running {
         define(&self.bus, Q, &wanted).await;
     }
 
-    async fn push(&self, environment: &str, count: usize) {
+    async fn push(&self, tenant: &str, count: usize) {
         let message = signalbox_bus::NewMessage {
-            environment: environment.into(),
+            tenant: tenant.into(),
             kind: "t".into(),
             name: "n".into(),
             payload: None,
@@ -53,10 +53,10 @@ impl Running {
             most,
             wait: Duration::from_secs(600),
             auto_ack: false,
-            environment: None,
+            tenant: None,
             lease_ms: None,
         };
-        tokio::spawn(async move { queues.pull(&[source(Q, 0)], request).await })
+        tokio::spawn(async move { pull_from(&queues, &[source(Q, 0)], request).await })
     }
 
     async fn waiting(&self, count: usize) {
@@ -108,22 +108,17 @@ async fn a_pull_that_waits_is_woken_and_does_not_poll() {
 
 /// Also while the ring is full of others, and by no notice that is not for it.
 #[tokio::test]
-async fn a_pull_that_waits_for_one_environment_is_woken_by_that_one() {
+async fn a_pull_that_waits_for_one_tenant_is_woken_by_that_one() {
     let server = Server::in_memory().await;
     let all = running(&server, Options::default()).await;
     all.put(wanted(".*")).await;
     all.push("noisy", 5).await;
-    let only = |environment: &'static str| {
+    let only = |tenant: &'static str| {
         let queues = all.queues.clone();
-        let environment = Some(environment);
-        let request = PullRequest {
-            most: 1,
-            wait: Duration::from_secs(600),
-            auto_ack: false,
-            environment,
-            lease_ms: None,
-        };
-        tokio::spawn(async move { queues.pull(&[source(Q, 0)], request).await })
+        let tenant = Some(tenant);
+        let request =
+            PullRequest { most: 1, wait: Duration::from_secs(600), auto_ack: false, tenant, lease_ms: None };
+        tokio::spawn(async move { pull_from(&queues, &[source(Q, 0)], request).await })
     };
     let (first, second, other) = (only("quiet"), only("quiet"), only("silent"));
     all.waiting(3).await;
@@ -137,7 +132,7 @@ async fn a_pull_that_waits_for_one_environment_is_woken_by_that_one() {
     all.push("quiet", 2).await;
     for pull in [first, second] {
         let handed = pull.await.unwrap().unwrap().messages;
-        assert_eq!((handed.len(), &*handed[0].1.environment), (1, "quiet"));
+        assert_eq!((handed.len(), &*handed[0].1.tenant), (1, "quiet"));
     }
     assert_eq!(all.queues.waiting_pulls(), 1);
     other.abort();
@@ -180,8 +175,8 @@ async fn a_pull_that_waits_is_woken_by_a_returned_message() {
     all.put(wanted(".*")).await;
     all.push("1", 2).await;
     let request =
-        PullRequest { most: 2, wait: Duration::ZERO, auto_ack: false, environment: None, lease_ms: None };
-    let first = all.queues.pull(&[source(Q, 0)], request).await.unwrap().messages;
+        PullRequest { most: 2, wait: Duration::ZERO, auto_ack: false, tenant: None, lease_ms: None };
+    let first = pull_from(&all.queues, &[source(Q, 0)], request).await.unwrap().messages;
     let pull = all.wait(1);
     all.waiting(1).await;
     // Returned immediately.
@@ -190,7 +185,7 @@ async fn a_pull_that_waits_is_woken_by_a_returned_message() {
     // An expired lease: the consumer is dead, and only the sweeper detects it.
     all.put(NewQueue { lease_seconds: Some(1.0), ..wanted(".*") }).await;
     all.push("2", 1).await;
-    let lost = all.queues.pull(&[source(Q, 0)], request).await.unwrap().messages;
+    let lost = pull_from(&all.queues, &[source(Q, 0)], request).await.unwrap().messages;
     let again = all.wait(1).await.unwrap().unwrap().messages;
     assert_eq!((again[0].1.id, again[0].1.attempt), (lost[0].1.id, 2));
 }
@@ -202,8 +197,8 @@ async fn nothing_due_costs_nothing() {
     all.put(wanted(".*")).await;
     all.push("1", 1).await;
     let request =
-        PullRequest { most: 2, wait: Duration::ZERO, auto_ack: false, environment: None, lease_ms: None };
-    let held = all.queues.pull(&[source(Q, 0)], request).await.unwrap().messages;
+        PullRequest { most: 2, wait: Duration::ZERO, auto_ack: false, tenant: None, lease_ms: None };
+    let held = pull_from(&all.queues, &[source(Q, 0)], request).await.unwrap().messages;
     all.queues.ack(Q, &[&held[0].0.to_string()]).await.unwrap();
     eventually("the sweeper to process what is due", || async {
         if all.redis.command("EXISTS").arg("queue:|due").query::<u64>().await.unwrap() == 1 {
@@ -264,11 +259,11 @@ async fn a_pacemaker_that_dies_between_pull_and_reply_loses_nothing() {
             most: 5,
             wait: Duration::from_secs(600),
             auto_ack: false,
-            environment: None,
+            tenant: None,
             lease_ms: None,
         };
         runtime.spawn(queues.clone().run(CancellationToken::new()));
-        runtime.spawn(async move { queues.pull(&[source(Q, 0)], request).await });
+        runtime.spawn(async move { pull_from(&queues, &[source(Q, 0)], request).await });
         runtime
     };
     all.push("1", 5).await;
@@ -316,10 +311,10 @@ async fn a_pull_that_waits_ends_when_its_queue_is_deleted() {
         most: 1,
         wait: Duration::from_secs(600),
         auto_ack: false,
-        environment: Some("1"),
+        tenant: Some("1"),
         lease_ms: None,
     };
-    let only = tokio::spawn(async move { queues.pull(&[source(Q, 0)], request).await });
+    let only = tokio::spawn(async move { pull_from(&queues, &[source(Q, 0)], request).await });
     let pulls = [all.wait(1), all.wait(1), only];
     all.waiting(3).await;
     all.bus.handle.delete_queue(Q).await.unwrap();
@@ -335,21 +330,22 @@ async fn a_pull_that_waits_for_several_queues_is_woken_by_each() {
     let all = running(&server, Options::default()).await;
     define(&all.bus, "mail", &wanted("mail:.*")).await;
     define(&all.bus, "page", &wanted("page:.*")).await;
-    for environment in ["page", "mail"] {
+    for tenant in ["page", "mail"] {
         let queues = all.queues.clone();
         let request = PullRequest {
             most: 1,
             wait: Duration::from_secs(600),
             auto_ack: true,
-            environment: None,
+            tenant: None,
             lease_ms: None,
         };
-        let pull =
-            tokio::spawn(async move { queues.pull(&[source("mail", 0), source("page", 0)], request).await });
+        let pull = tokio::spawn(async move {
+            pull_from(&queues, &[source("mail", 0), source("page", 0)], request).await
+        });
         all.waiting(2).await;
-        all.push(environment, 1).await;
+        all.push(tenant, 1).await;
         let handed = pull.await.unwrap().unwrap().messages;
-        assert_eq!((handed.len(), &*handed[0].0.queue), (1, environment));
+        assert_eq!((handed.len(), &*handed[0].0.queue), (1, tenant));
     }
 }
 
@@ -363,11 +359,11 @@ async fn consumers_that_pull_and_acknowledge_at_the_same_time_share_calls_but_no
     let pulls = (0..16).map(|_| hands.pull(10));
     let pulled: Vec<Vec<(Receipt, Taken)>> = futures_util::future::join_all(pulls).await;
 
-    // In the turns of the facets, and each message once.
+    // In the turns of the tenants, and each message once.
     let sizes: Vec<usize> = pulled.iter().map(Vec::len).collect();
     assert_eq!(sizes, [&[10; 15][..], &[0]].concat());
     let all: Vec<&(Receipt, Taken)> = pulled.iter().flatten().collect();
-    let first: Vec<&str> = all[..100].iter().map(|(_, taken)| taken.environment.as_str()).collect();
+    let first: Vec<&str> = all[..100].iter().map(|(_, taken)| taken.tenant.as_str()).collect();
     assert!(first.chunks(2).all(|two| two[0] != two[1]), "{first:?}");
     let ids: BTreeSet<u64> = all.iter().map(|(receipt, _)| receipt.id).collect();
     assert_eq!(ids.len(), 150);
@@ -393,4 +389,30 @@ async fn consumers_that_pull_and_acknowledge_at_the_same_time_share_calls_but_no
     assert_eq!(settled, [Settled::Acked; 150]);
     hands.assert_true(Q, "all are acknowledged").await;
     assert_eq!(hands.queues.numbers(&[Q]).await.unwrap()[0].acked, 150);
+}
+
+/// A consumer that may have no bytes takes nothing, and leaves its turn to others.
+#[tokio::test]
+async fn a_consumer_that_is_not_admitted_takes_nothing_and_delays_no_other() {
+    let server = Server::in_memory().await;
+    let all = running(&server, Options::default()).await;
+    all.put(wanted(".*")).await;
+    let request = PullRequest { wait: Duration::from_secs(600), ..pull(1) };
+    let refused = {
+        let queues = all.queues.clone();
+        tokio::spawn(async move { queues.pull(&[source(Q, 0)], request, std::future::pending::<()>).await })
+    };
+    // It waits for two seconds, which may be over on a busy machine.
+    let wait_for = async |count: usize| {
+        let waits = || async {
+            if refused.is_finished() { Ok(()) } else { equal(all.queues.waiting_pulls(), count) }
+        };
+        eventually("pulls to wait", waits).await;
+    };
+    wait_for(1).await;
+    let other = all.wait(1);
+    wait_for(2).await;
+    all.push("1", 1).await;
+    assert_eq!(other.await.unwrap().unwrap().messages.len(), 1);
+    assert!(refused.await.unwrap().unwrap().is_none());
 }

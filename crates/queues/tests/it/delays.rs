@@ -5,8 +5,8 @@ use signalbox_api::queues::NewQueue;
 use signalbox_bus::Delay;
 use signalbox_queues::{DeadLetters, PullRequest, Settled, Stored};
 
-async fn push_later(hands: &Hands, environment: &str, label: &str, delay_ms: u64) -> u64 {
-    let ids = hands.try_push(&[(environment, label)], Some(Delay::After(delay_ms))).await;
+async fn push_later(hands: &Hands, tenant: &str, label: &str, delay_ms: u64) -> u64 {
+    let ids = hands.try_push(&[(tenant, label)], Some(Delay::After(delay_ms))).await;
     ids[0].expect("it is accepted")
 }
 
@@ -184,8 +184,7 @@ async fn dead_letters_of_two_tenants_that_are_taken_at_the_same_time_are_all_tak
     let hands = Hands::new(&server).await;
     let messages: Vec<(&str, &str)> = (0..3_000).map(|n| (["1", "2"][n % 2], "x")).collect();
     bury(&hands, &messages).await;
-    let of =
-        |environment| DeadLetters { environment: Some(environment), drop: true, ..DeadLetters::default() };
+    let of = |tenant| DeadLetters { tenant: Some(tenant), drop: true, ..DeadLetters::default() };
     let (one, two) = tokio::join!(take_dead(&hands, of("1")), take_dead(&hands, of("2")));
     assert_eq!((one, two), (1_500, 1_500));
 }
@@ -199,7 +198,7 @@ async fn dead_letters_return_by_tenant_by_id_and_at_a_rate() {
     for (receipt, _) in hands.pull(9).await {
         hands.queues.reject(Q, &[&receipt.to_string()]).await.unwrap();
     }
-    let of_two = DeadLetters { environment: Some("2"), ..DeadLetters::default() };
+    let of_two = DeadLetters { tenant: Some("2"), ..DeadLetters::default() };
     assert_eq!(take_dead(&hands, of_two).await, 2);
     assert_eq!(take_dead(&hands, of_two).await, 0, "a repeat finds nothing");
     hands.assert_true(Q, "a redrive of a tenant").await;

@@ -15,8 +15,8 @@ async fn a_message_reaches_every_queue_that_takes_it_and_no_other() {
     for (name, pattern) in [("all", ".*"), ("mail", ".*:email_event:.*"), ("five", "5:.*")] {
         hands.put(name, wanted(pattern)).await;
     }
-    let message = |environment: &str, kind: &str| signalbox_bus::NewMessage {
-        environment: environment.into(),
+    let message = |tenant: &str, kind: &str| signalbox_bus::NewMessage {
+        tenant: tenant.into(),
         kind: kind.into(),
         name: "opened".into(),
         payload: None,
@@ -40,9 +40,9 @@ async fn a_message_reaches_every_queue_that_takes_it_and_no_other() {
     assert_eq!(hands.waiting("mail", "55").await, [0; 0]);
 }
 
-/// `not redis.call('sismember', …)` is never true, so no facet ever came into the original's ring.
+/// `not redis.call('sismember', …)` is never true, so no tenant ever came into the original's ring.
 #[tokio::test]
-async fn every_facet_is_served() {
+async fn every_tenant_is_served() {
     let server = Server::in_memory().await;
     let hands = Hands::new(&server).await;
     let names: Vec<String> = (0..20).map(|n| format!("tenant {n:02}")).collect();
@@ -174,16 +174,16 @@ async fn a_message_whose_consumer_died_is_redelivered_after_its_lease() {
 }
 
 #[tokio::test]
-async fn environments_called_like_our_own_keys_are_environments() {
+async fn tenants_called_like_our_own_keys_are_tenants() {
     let server = Server::in_memory().await;
     let hands = Hands::new(&server).await;
-    let names = ["facets", "ring", "count", "leases", "held", "due", "q", "facet", "*", " ", "é"];
+    let names = ["tenants", "ring", "count", "leases", "held", "due", "q", "tenant", "*", " ", "é"];
     let messages: Vec<(&str, &str)> = names.iter().map(|name| (*name, *name)).collect();
     hands.push(&messages).await;
     hands.assert_true(Q, "names").await;
     assert_eq!(hands.labels(99).await, names);
-    assert_eq!(hands.queues.drop_facet(Q, "facets").await.unwrap(), 1);
-    hands.assert_true(Q, "a facet dropped").await;
+    assert_eq!(hands.queues.drop_tenant(Q, "tenants").await.unwrap(), 1);
+    hands.assert_true(Q, "a tenant dropped").await;
 }
 
 #[tokio::test]
@@ -251,7 +251,7 @@ async fn a_message_that_is_handed_out_too_often_is_a_dead_letter_with_its_body()
     assert!(hands.pull(9).await.is_empty());
     let dead = hands.queues.dead(Q, "", 10).await.unwrap();
     let reason =
-        |one: &Stored| (one.message.environment.clone(), one.reason.clone().unwrap(), one.message.attempt);
+        |one: &Stored| (one.message.tenant.clone(), one.reason.clone().unwrap(), one.message.attempt);
     let reasons: Vec<_> = dead.items.iter().map(reason).collect();
     let expected = [("1", "nacked", 2), ("1", "expired", 2), ("2", "expired", 2)];
     assert_eq!(
@@ -294,12 +294,12 @@ async fn auto_ack_forgets_immediately() {
     hands.assert_true(Q, "auto-ack").await;
     hands.handed(Q, PullRequest { auto_ack: true, ..pull(2) }).await;
     hands.assert_true(Q, "auto-ack").await;
-    let facets: Vec<String> = hands.redis.command("KEYS").arg("queue:q*").query().await.unwrap();
-    assert_eq!(facets.len(), 2, "settings and counts: {facets:?}");
+    let tenants: Vec<String> = hands.redis.command("KEYS").arg("queue:q*").query().await.unwrap();
+    assert_eq!(tenants.len(), 2, "settings and counts: {tenants:?}");
 }
 
 #[tokio::test]
-async fn purged_and_dropped_messages_are_gone_and_those_in_flight_only_with_their_facet() {
+async fn purged_and_dropped_messages_are_gone_and_those_in_flight_only_with_their_tenant() {
     let server = Server::in_memory().await;
     let hands = Hands::new(&server).await;
     hands.push(&[("1", "a"), ("1", "b"), ("1", "c"), ("2", "x"), ("2", "y"), ("3", "z")]).await;
@@ -307,14 +307,14 @@ async fn purged_and_dropped_messages_are_gone_and_those_in_flight_only_with_thei
     hands.nack(1_000, &[&pulled[2].0]).await;
     assert_eq!(hands.queues.purge(Q, Some("1")).await.unwrap(), 2);
     hands.assert_true(Q, "a purge").await;
-    assert_eq!(hands.queues.drop_facet(Q, "1").await.unwrap(), 1);
+    assert_eq!(hands.queues.drop_tenant(Q, "1").await.unwrap(), 1);
     hands.assert_true(Q, "a drop").await;
     assert_eq!(hands.ack(&[&pulled[0].0, &pulled[1].0]).await, [Settled::Used, Settled::Acked]);
     assert_eq!(hands.queues.purge(Q, None).await.unwrap(), 2, "one waits, one is delayed");
     hands.assert_true(Q, "all").await;
     let numbers = hands.queues.numbers(&[Q]).await.unwrap()[0];
     assert_eq!((numbers.waiting, numbers.in_flight, numbers.delayed, numbers.dropped), (0, 0, 0, 5));
-    assert_eq!(numbers.facets, 0);
+    assert_eq!(numbers.tenants, 0);
 }
 
 #[tokio::test]
@@ -361,7 +361,7 @@ async fn a_deleted_queue_leaves_nothing_and_its_name_can_be_used_again() {
     hands.assert_true("other", "others stay").await;
     assert!(matches!(hands.bus.handle.delete_queue(Q).await, Err(BusError::NoSuchQueue)));
     // A pacemaker that does not know of it yet.
-    let gone = hands.queues.pull(&[source(Q, revision)], pull(1)).await;
+    let gone = pull_from(&hands.queues, &[source(Q, revision)], pull(1)).await;
     assert!(matches!(gone, Err(Error::NoSuchQueue)), "{gone:?}");
     assert_eq!(hands.ack(&[&pulled[3].0]).await, [Settled::Used]);
     hands.put(Q, wanted(".*")).await;
@@ -373,7 +373,7 @@ async fn a_deleted_queue_leaves_nothing_and_its_name_can_be_used_again() {
 async fn a_shard_without_the_definition_reports_it() {
     let server = Server::in_memory().await;
     let hands = Hands::new(&server).await;
-    let behind = hands.queues.pull(&[source(Q, hands.revision(Q) + 1)], pull(1)).await;
+    let behind = pull_from(&hands.queues, &[source(Q, hands.revision(Q) + 1)], pull(1)).await;
     assert!(matches!(behind, Err(Error::Behind)), "{behind:?}");
     // Settings older than the stored ones change nothing.
     let definition = Definition::new(Q, NewQueue { in_flight_limit: Some(1), ..wanted(".*") }, None).unwrap();
@@ -403,7 +403,7 @@ async fn a_shard_without_the_definition_reports_it() {
 
 /// A pacemaker was killed between two parts of a change that the next change reverts.
 #[tokio::test]
-async fn a_change_after_one_that_was_interrupted_leaves_no_facet_with_its_settings() {
+async fn a_change_after_one_that_was_interrupted_leaves_no_tenant_with_its_settings() {
     let server = Server::in_memory().await;
     let hands = Hands::new(&server).await;
     hands.push(&[("1", "a")]).await;
@@ -514,7 +514,7 @@ async fn an_event_is_in_batches_and_queues_at_the_same_time() {
         url: "https://shop.example/1".into(),
         timestamp_ms: None,
         data: None,
-        environment: None,
+        tenant: None,
         object: None,
         idempotency_key: None,
     };
@@ -557,8 +557,8 @@ async fn an_unexpected_key_type_leaves_no_partial_change() {
     let server = Server::in_memory().await;
     let hands = Hands::new(&server).await;
     hands.redis.command("SET").arg(("queue:q:2", "mine")).run().await.unwrap();
-    let message = |environment: &str| signalbox_bus::NewMessage {
-        environment: environment.into(),
+    let message = |tenant: &str| signalbox_bus::NewMessage {
+        tenant: tenant.into(),
         kind: "t".into(),
         name: "n".into(),
         payload: None,

@@ -6,20 +6,20 @@ use proptest::{collection::vec, prelude::*, test_runner::Config};
 
 use super::support::*;
 use signalbox_api::Time;
-use signalbox_api::queues::{FacetSettings, Gap, NewQueue, Overflow};
+use signalbox_api::queues::{Gap, NewQueue, Overflow, TenantSettings};
 use signalbox_queues::{PullRequest, Settled, Source};
 
 #[tokio::test]
 async fn a_new_definition_keeps_pauses_and_a_paused_tenant_delays_no_other() {
     let server = Server::in_memory().await;
     let hands = Hands::new(&server).await;
-    hands.tenant(Q, "1", FacetSettings { paused: true, weight: Some(2), ..FacetSettings::default() }).await;
+    hands.tenant(Q, "1", TenantSettings { paused: true, weight: Some(2), ..TenantSettings::default() }).await;
     hands.push(&[("1", "a"), ("1", "b"), ("2", "x"), ("1", "c")]).await;
     hands.assert_true(Q, "a pause").await;
     assert_eq!(hands.labels(9).await, ["x"]);
     hands.put(Q, NewQueue { weights: None, lease_seconds: Some(5.0), ..wanted(".*") }).await;
     assert_eq!(hands.labels(9).await, [""; 0], "the service that owns the queue has registered it again");
-    hands.tenant(Q, "1", FacetSettings { weight: Some(2), ..FacetSettings::default() }).await;
+    hands.tenant(Q, "1", TenantSettings { weight: Some(2), ..TenantSettings::default() }).await;
     hands.push(&[("2", "y"), ("2", "z")]).await;
     assert_eq!(hands.labels(9).await, ["a", "b", "y", "c", "z"]);
 }
@@ -29,28 +29,28 @@ async fn a_tenant_has_its_own_limit_of_messages_in_flight() {
     let server = Server::in_memory().await;
     let hands = Hands::new(&server).await;
     hands.put(Q, NewQueue { in_flight_limit: Some(2), ..wanted(".*") }).await;
-    hands.tenant(Q, "1", FacetSettings { in_flight_limit: Some(1), ..FacetSettings::default() }).await;
-    hands.tenant(Q, "2", FacetSettings { in_flight_limit: Some(0), ..FacetSettings::default() }).await;
-    let messages = ["1", "1", "1", "2", "2", "2", "3", "3", "3"].map(|environment| (environment, "x"));
+    hands.tenant(Q, "1", TenantSettings { in_flight_limit: Some(1), ..TenantSettings::default() }).await;
+    hands.tenant(Q, "2", TenantSettings { in_flight_limit: Some(0), ..TenantSettings::default() }).await;
+    let messages = ["1", "1", "1", "2", "2", "2", "3", "3", "3"].map(|tenant| (tenant, "x"));
     hands.push(&messages).await;
     let pulled = hands.pull(20).await;
     hands.assert_true(Q, "a pull").await;
     let mut counts = BTreeMap::new();
     for (_, taken) in &pulled {
-        *counts.entry(taken.environment.clone()).or_insert(0) += 1;
+        *counts.entry(taken.tenant.clone()).or_insert(0) += 1;
     }
     assert_eq!(counts, BTreeMap::from([("1".to_owned(), 1), ("2".to_owned(), 3), ("3".to_owned(), 2)]));
-    let first = pulled.iter().find(|(_, taken)| taken.environment == "1").unwrap();
+    let first = pulled.iter().find(|(_, taken)| taken.tenant == "1").unwrap();
     assert_eq!(hands.ack(&[&first.0]).await, [Settled::Acked]);
     assert_eq!(hands.pull(20).await.len(), 1);
 }
 
 #[tokio::test]
-async fn a_tenant_with_a_rate_gets_no_more_also_if_its_facet_was_gone() {
+async fn a_tenant_with_a_rate_gets_no_more_also_if_its_tenant_was_gone() {
     let server = Server::in_memory().await;
     let hands = Hands::new(&server).await;
     // Two per second.
-    hands.tenant(Q, "1", FacetSettings { rate_per_second: Some(2.0), ..FacetSettings::default() }).await;
+    hands.tenant(Q, "1", TenantSettings { rate_per_second: Some(2.0), ..TenantSettings::default() }).await;
     let auto = PullRequest { auto_ack: true, ..pull(9) };
     for _ in 0..2 {
         hands.push(&[("1", "x")]).await;
@@ -62,14 +62,14 @@ async fn a_tenant_with_a_rate_gets_no_more_also_if_its_facet_was_gone() {
     assert_eq!(handed.iter().map(|(_, taken)| label(taken)).collect::<Vec<_>>(), ["free"]);
     hands.assert_true(Q, "beyond the rate").await;
     assert_eq!(hands.handed(Q, auto).await.next_due_in_ms, Some(500));
-    let only = PullRequest { environment: Some("1"), ..auto };
+    let only = PullRequest { tenant: Some("1"), ..auto };
     assert_eq!(hands.handed(Q, only).await.messages.len(), 0, "by name neither");
     hands.time.advance(500);
     hands.sweep().await;
     hands.assert_true(Q, "half a second later").await;
     assert_eq!(hands.handed(Q, auto).await.messages.len(), 1);
     // Without the rate, its messages are available immediately.
-    hands.tenant(Q, "1", FacetSettings::default()).await;
+    hands.tenant(Q, "1", TenantSettings::default()).await;
     hands.assert_true(Q, "no rate").await;
     assert_eq!(hands.handed(Q, auto).await.messages.len(), 1);
 }
@@ -96,7 +96,7 @@ async fn a_full_queue_rejects_new_messages_or_drops_the_oldest_with_a_gap() {
     let ids = hands.push(&[("1", "a"), ("1", "b"), ("1", "c"), ("1", "d"), ("1", "e")]).await;
     hands.assert_true(Q, "dropped").await;
     let gap = |messages| Gap {
-        environment: Some("1".into()),
+        tenant: Some("1".into()),
         first: ids[0],
         last: ids[1],
         messages,
@@ -108,15 +108,15 @@ async fn a_full_queue_rejects_new_messages_or_drops_the_oldest_with_a_gap() {
     assert_eq!(hands.queues.gaps(Q).await.unwrap(), []);
 }
 
-fn many(environment: &str, count: usize) -> Vec<(&str, &str)> {
-    vec![(environment, "x"); count]
+fn many(tenant: &str, count: usize) -> Vec<(&str, &str)> {
+    vec![(tenant, "x"); count]
 }
 
-async fn depths(hands: &Hands, environments: &[&str]) -> Vec<(u64, u64)> {
+async fn depths(hands: &Hands, tenants: &[&str]) -> Vec<(u64, u64)> {
     let mut depths = Vec::new();
-    for environment in environments {
-        let found = hands.queues.facets_named(Q, &[(*environment).to_owned()]).await.unwrap();
-        depths.push(found.first().map_or((0, 0), |facet| (facet.waiting, facet.delayed)));
+    for tenant in tenants {
+        let found = hands.queues.tenants_named(Q, &[(*tenant).to_owned()]).await.unwrap();
+        depths.push(found.first().map_or((0, 0), |tenant| (tenant.waiting, tenant.delayed)));
     }
     depths
 }
@@ -132,7 +132,7 @@ async fn a_full_queue_drops_messages_of_the_tenant_that_has_most() {
     hands.assert_true(Q, "full").await;
     assert_eq!(depths(&hands, &["noisy", "quiet"]).await, [(95, 0), (5, 0)]);
     let gaps = hands.queues.gaps(Q).await.unwrap();
-    let gaps: Vec<_> = gaps.iter().map(|gap| (gap.environment.as_deref(), gap.messages)).collect();
+    let gaps: Vec<_> = gaps.iter().map(|gap| (gap.tenant.as_deref(), gap.messages)).collect();
     assert_eq!(gaps, [(Some("noisy"), 5)]);
     // Two that are equal share what remains, and a third that has less loses nothing.
     hands.push(&many("also-noisy", 150)).await;
@@ -163,7 +163,7 @@ async fn delayed_messages_are_bounded_and_leave_space_for_others() {
     hands.push(&many("quiet", 3)).await;
     hands.assert_true(Q, "delayed messages make space").await;
     assert_eq!(depths(&hands, &["noisy", "quiet"]).await, [(0, 7), (3, 0)]);
-    assert_eq!(hands.queues.gaps(Q).await.unwrap()[0].environment.as_deref(), Some("noisy"));
+    assert_eq!(hands.queues.gaps(Q).await.unwrap()[0].tenant.as_deref(), Some("noisy"));
     // Another tenant's delayed message replaces one, too.
     assert!(hands.try_push(&many("late", 1), delay).await[0].is_some());
     hands.assert_true(Q, "another delayed message").await;
@@ -238,13 +238,13 @@ async fn one_pull_takes_from_several_queues_by_weight() {
     hands.push(&messages).await;
     let source = |queue, weight| Source { queue, revision: hands.revision(queue), weight };
     let sources = [source("a", 3), source("b", 1), source("c", 1)];
-    let handed = hands.queues.pull(&sources, pull(10)).await.unwrap();
+    let handed = pull_from(&hands.queues, &sources, pull(10)).await.unwrap();
     let count = |handed: &signalbox_queues::Handed, queue: &str| {
         handed.messages.iter().filter(|(receipt, _)| receipt.queue == queue).count()
     };
     assert_eq!(["a", "b", "c"].map(|queue| count(&handed, queue)), [6, 2, 2]);
     // The third queue is empty: its part goes to the others.
-    let handed = hands.queues.pull(&sources, pull(10)).await.unwrap();
+    let handed = pull_from(&hands.queues, &sources, pull(10)).await.unwrap();
     assert_eq!((handed.messages.len(), count(&handed, "c")), (10, 0));
     for name in ["a", "b", "c"] {
         hands.assert_true(name, "a pull of three queues").await;
@@ -266,7 +266,7 @@ async fn a_receipt_with_another_attempt_settles_nothing_and_a_repeated_ack_is_re
     assert_eq!(hands.nack(0, &[&pulled[0].0]).await, [Settled::Used], "it was not returned");
     hands.push(&[("1", "b")]).await;
     let dropped = hands.pull(1).await;
-    hands.queues.drop_facet(Q, "1").await.unwrap();
+    hands.queues.drop_tenant(Q, "1").await.unwrap();
     assert_eq!(hands.ack(&[&dropped[0].0]).await, [Settled::Used], "dropped, not acknowledged");
 }
 
@@ -292,38 +292,38 @@ fn tenants_without_a_rate_keep_their_turns_next_to_tenants_with_one() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let server = runtime.block_on(Server::in_memory());
     let config = Config { failure_persistence: None, max_shrink_iters: 50, ..Config::with_cases(6) };
-    let facets = vec((1..4u32, 5..20usize, prop::option::of(1..6u32)), 2..5);
-    proptest!(config, |(facets in facets, pulls in vec((1..6usize, 0..700u64), 1..30))| {
+    let tenants = vec((1..4u32, 5..20usize, prop::option::of(1..6u32)), 2..5);
+    proptest!(config, |(tenants in tenants, pulls in vec((1..6usize, 0..700u64), 1..30))| {
         runtime.block_on(async {
             let hands = Hands::with(&server, 1, 3_600_000).await;
             hands.put(Q, wanted(".*")).await;
-            for (place, (weight, _, rate)) in facets.iter().enumerate() {
+            for (place, (weight, _, rate)) in tenants.iter().enumerate() {
                 let rate_per_second = rate.map(f64::from);
                 let wanted =
-                    FacetSettings { weight: Some(*weight), rate_per_second, ..FacetSettings::default() };
+                    TenantSettings { weight: Some(*weight), rate_per_second, ..TenantSettings::default() };
                 hands.tenant(Q, &place.to_string(), wanted).await;
             }
-            let names: Vec<String> = (0..facets.len()).map(|n| n.to_string()).collect();
+            let names: Vec<String> = (0..tenants.len()).map(|n| n.to_string()).collect();
             let all: Vec<(&str, &str)> = names
                 .iter()
-                .zip(&facets)
+                .zip(&tenants)
                 .flat_map(|(name, (_, count, _))| std::iter::repeat_n((name.as_str(), "x"), *count))
                 .collect();
             hands.push(&all).await;
             let mut served: Vec<usize> = Vec::new();
             for (most, advance) in pulls {
                 let pulled = hands.pull(most).await;
-                served.extend(pulled.iter().map(|(_, taken)| taken.environment.parse::<usize>().unwrap()));
+                served.extend(pulled.iter().map(|(_, taken)| taken.tenant.parse::<usize>().unwrap()));
                 hands.time.advance(advance);
                 hands.sweep().await;
                 hands.assert_true(Q, "a pull").await;
             }
-            for (one, (weight, ..)) in facets.iter().enumerate() {
+            for (one, (weight, ..)) in tenants.iter().enumerate() {
                 let places: Vec<usize> =
                     served.iter().enumerate().filter(|(_, who)| **who == one).map(|(place, _)| place).collect();
                 for window in places.windows(*weight as usize + 1) {
                     let (first, last) = (window[0], window[window.len() - 1]);
-                    for (other, (its_weight, count, rate)) in facets.iter().enumerate() {
+                    for (other, (its_weight, count, rate)) in tenants.iter().enumerate() {
                         // One with a rate may leave the ring within the window.
                         if other == one || rate.is_some() {
                             continue;

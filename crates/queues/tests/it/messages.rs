@@ -8,10 +8,10 @@ use signalbox_queues::{Act, Settled, Stored};
 const PLACES: [MessageState; 2] = [MessageState::Delayed, MessageState::InFlight];
 
 /// All messages of a list, page by page.
-async fn listed(hands: &Hands, place: MessageState, environment: Option<&str>, limit: usize) -> Vec<String> {
+async fn listed(hands: &Hands, place: MessageState, tenant: Option<&str>, limit: usize) -> Vec<String> {
     let (mut labels, mut after) = (Vec::new(), String::new());
     loop {
-        let page = hands.queues.list(Q, place, environment, &after, limit).await.unwrap();
+        let page = hands.queues.list(Q, place, tenant, &after, limit).await.unwrap();
         assert!(page.items.len() <= limit, "{} of {limit}", page.items.len());
         labels.extend(page.items.iter().map(|stored| label(&stored.message)));
         match page.next {
@@ -21,16 +21,16 @@ async fn listed(hands: &Hands, place: MessageState, environment: Option<&str>, l
     }
 }
 
-async fn change(hands: &Hands, id: u64, environment: &str, change: Act) -> Option<Stored> {
-    hands.queues.message(Q, id, Some(environment), change).await.unwrap()
+async fn change(hands: &Hands, id: u64, tenant: &str, change: Act) -> Option<Stored> {
+    hands.queues.message(Q, id, Some(tenant), change).await.unwrap()
 }
 
 #[tokio::test]
 async fn messages_that_are_delayed_or_in_flight_are_listed_by_the_end_of_their_time() {
     let server = Server::in_memory().await;
     let hands = Hands::new(&server).await;
-    for (environment, name, delay) in [("1", "c", 3_000), ("2", "a", 1_000), ("1", "b", 2_000)] {
-        hands.try_push(&[(environment, name)], Some(Delay::After(delay))).await;
+    for (tenant, name, delay) in [("1", "c", 3_000), ("2", "a", 1_000), ("1", "b", 2_000)] {
+        hands.try_push(&[(tenant, name)], Some(Delay::After(delay))).await;
     }
     for name in ["x", "y", "z"] {
         hands.push(&[("1", name)]).await;
@@ -44,7 +44,7 @@ async fn messages_that_are_delayed_or_in_flight_are_listed_by_the_end_of_their_t
         assert_eq!(listed(&hands, MessageState::InFlight, Some("2"), limit).await, [""; 0]);
     }
     let one = hands.queues.list(Q, MessageState::InFlight, None, "", 1).await.unwrap().items.remove(0);
-    assert_eq!((one.message.attempt, &*one.message.environment), (1, "1"));
+    assert_eq!((one.message.attempt, &*one.message.tenant), (1, "1"));
     assert!(one.at_ms > Some(hands.queues.now_ms().await.unwrap()), "{:?}", one.at_ms);
 }
 
@@ -73,12 +73,12 @@ async fn a_message_is_found_and_dropped_wherever_it_is() {
     let ids = hands.push(&[("1", "flies"), ("1", "waits"), ("1", "stays")]).await;
     let pulled = hands.pull(1).await;
     let later = hands.try_push(&[("2", "later")], Some(Delay::After(5_000))).await[0].unwrap();
-    for (id, environment, place, name) in [
+    for (id, tenant, place, name) in [
         (ids[0], "1", MessageState::InFlight, "flies"),
         (ids[1], "1", MessageState::Waiting, "waits"),
         (later, "2", MessageState::Delayed, "later"),
     ] {
-        let shown = hands.queues.message(Q, id, Some(environment), Act::Show).await.unwrap().unwrap();
+        let shown = hands.queues.message(Q, id, Some(tenant), Act::Show).await.unwrap().unwrap();
         assert_eq!((shown.place, &*label(&shown.message)), (place, name));
         assert_eq!(shown.at_ms.is_some(), place != MessageState::Waiting, "{name}");
         assert!(
@@ -86,9 +86,9 @@ async fn a_message_is_found_and_dropped_wherever_it_is() {
             "{name} of another tenant"
         );
         assert!(change(&hands, id, "3", Act::Drop).await.is_none(), "{name} of another tenant");
-        assert_eq!(change(&hands, id, environment, Act::Drop).await.unwrap().place, place);
+        assert_eq!(change(&hands, id, tenant, Act::Drop).await.unwrap().place, place);
         hands.assert_true(Q, name).await;
-        assert!(change(&hands, id, environment, Act::Drop).await.is_none(), "{name} again");
+        assert!(change(&hands, id, tenant, Act::Drop).await.is_none(), "{name} again");
     }
     assert_eq!(hands.ack(&[&pulled[0].0]).await, [Settled::Used]);
     assert_eq!(hands.labels(9).await, ["stays"]);
@@ -141,7 +141,7 @@ async fn a_dead_letter_is_found_and_keeps_its_reason() {
     }
     let found = hands.queues.message(Q, ids[1], None, Act::Show).await.unwrap().unwrap();
     assert_eq!((found.place, found.reason.as_deref()), (MessageState::Dead, Some("rejected")));
-    assert_eq!((&*label(&found.message), &*found.message.environment), ("b", "2"));
+    assert_eq!((&*label(&found.message), &*found.message.tenant), ("b", "2"));
     // Dead letters are dropped and redriven by their own calls.
     assert_eq!(change(&hands, ids[1], "2", Act::Drop).await.unwrap().place, MessageState::Dead);
     assert_eq!(hands.queues.dead(Q, "", 9).await.unwrap().items.len(), 2);

@@ -8,20 +8,20 @@ use proptest::{
     test_runner::Config,
 };
 use signalbox_protocol_model::queues::{
-    Facet, Message, Place as Of, Receipt as Known, Reference, Settings, Verdict,
+    Message, Place as Of, Receipt as Known, Reference, Settings, Tenant, Verdict,
 };
 
 use super::support::*;
-use signalbox_api::queues::{FacetSettings, MessageState, NewQueue, Overflow};
+use signalbox_api::queues::{MessageState, NewQueue, Overflow, TenantSettings};
 use signalbox_bus::Delay;
 use signalbox_queues::{Act, PullRequest, Settled};
 
 #[derive(Debug, Clone)]
 enum Step {
-    /// Messages of facets, in one call.
-    Push(Vec<Facet>),
-    /// A message of a facet that is delayed by this many milliseconds.
-    PushLater(Facet, u64),
+    /// Messages of tenants, in one call.
+    Push(Vec<Tenant>),
+    /// A message of a tenant that is delayed by this many milliseconds.
+    PushLater(Tenant, u64),
     Pull(usize, bool),
     /// Acknowledges some of the receipts that were ever given, again if their reply was lost.
     Ack(Vec<usize>, bool),
@@ -32,10 +32,10 @@ enum Step {
     Sweep,
     Advance(u64),
     Configure(Configured),
-    /// Settings of one facet: its own limit, and messages per 1,000 seconds.
-    Tenant(Facet, Option<u32>, Option<u32>),
-    Drop(Facet),
-    Purge(Facet),
+    /// Settings of one tenant: its own limit, and messages per 1,000 seconds.
+    Tenant(Tenant, Option<u32>, Option<u32>),
+    Drop(Tenant),
+    Purge(Tenant),
     /// Drops one of the messages that were ever accepted, counted from the newest.
     DropOne(usize),
     /// Ends the delay of one of them.
@@ -44,10 +44,10 @@ enum Step {
     FlushScripts,
 }
 
-/// A definition, without the settings of single facets.
+/// A definition, without the settings of single tenants.
 #[derive(Debug, Clone, Default)]
 struct Configured {
-    weights: BTreeMap<Facet, u32>,
+    weights: BTreeMap<Tenant, u32>,
     limit: Option<u32>,
     attempts: u32,
     /// Of the first and of any later delivery, in milliseconds.
@@ -56,10 +56,10 @@ struct Configured {
     drops: bool,
 }
 
-const FACETS: u32 = 4;
+const TENANTS: u32 = 4;
 
 fn configured() -> impl Strategy<Value = Configured> {
-    let weights = btree_map(1..=FACETS, 0..4u32, 0..4);
+    let weights = btree_map(1..=TENANTS, 0..4u32, 0..4);
     let limits = (prop::option::of(1..4u32), 0..4u32);
     let backoff = prop_oneof![Just((0, 0)), (1..3_000u32, 1..9_000u32)];
     let bounds = (prop::option::weighted(0.3, 1..5u32), any::<bool>());
@@ -76,24 +76,24 @@ fn configured() -> impl Strategy<Value = Configured> {
 }
 
 fn step() -> impl Strategy<Value = Step> {
-    let facet = || 1..=FACETS;
+    let tenant = || 1..=TENANTS;
     let receipts = || vec(0..30usize, 1..5);
     prop_oneof![
-        8 => vec(facet(), 1..8).prop_map(Step::Push),
+        8 => vec(tenant(), 1..8).prop_map(Step::Push),
         10 => (1..7usize, prop::bool::weighted(0.15)).prop_map(|(most, auto)| Step::Pull(most, auto)),
         6 => (receipts(), prop::bool::weighted(0.2)).prop_map(|(which, lost)| Step::Ack(which, lost)),
-        3 => (facet(), 1..3_000u64).prop_map(|(facet, delay)| Step::PushLater(facet, delay)),
+        3 => (tenant(), 1..3_000u64).prop_map(|(tenant, delay)| Step::PushLater(tenant, delay)),
         5 => (receipts(), prop_oneof![Just(None), Just(Some(0)), (1..2_000u64).prop_map(Some)])
             .prop_map(|(which, delay)| Step::Nack(which, delay)),
         1 => receipts().prop_map(Step::Reject),
-        3 => (facet(), prop::option::of(0..3u32), prop::option::of(300..3_000u32))
-            .prop_map(|(facet, limit, rate)| Step::Tenant(facet, limit, rate)),
+        3 => (tenant(), prop::option::of(0..3u32), prop::option::of(300..3_000u32))
+            .prop_map(|(tenant, limit, rate)| Step::Tenant(tenant, limit, rate)),
         2 => (receipts(), 1_000..9_000u64).prop_map(|(which, ms)| Step::Extend(which, ms)),
         4 => Just(Step::Sweep),
         4 => (1..3_000u64).prop_map(Step::Advance),
         3 => configured().prop_map(Step::Configure),
-        1 => facet().prop_map(Step::Drop),
-        1 => facet().prop_map(Step::Purge),
+        1 => tenant().prop_map(Step::Drop),
+        1 => tenant().prop_map(Step::Purge),
         2 => (0..20usize).prop_map(Step::DropOne),
         2 => (0..20usize).prop_map(Step::AdvanceOne),
         1 => Just(Step::ForgetDead),
@@ -107,12 +107,12 @@ struct Both {
     hands: Hands,
     reference: Reference,
     configured: Configured,
-    /// Own limits and rates of facets.
-    tenants: BTreeMap<Facet, (Option<u32>, Option<u32>)>,
+    /// Own limits and rates of tenants.
+    tenants: BTreeMap<Tenant, (Option<u32>, Option<u32>)>,
     /// Every receipt ever given: ours as text, and the reference's.
     receipts: Vec<(String, Known)>,
     /// Every message that was ever accepted.
-    accepted: Vec<(Message, Facet)>,
+    accepted: Vec<(Message, Tenant)>,
 }
 
 impl Both {
@@ -131,7 +131,7 @@ impl Both {
         let Configured { weights, limit, attempts, backoff, max_waiting, drops } = &self.configured;
         let seconds = |ms: u32| Some(f64::from(ms) / 1000.0);
         let wanted = NewQueue {
-            weights: Some(weights.iter().map(|(facet, weight)| (facet.to_string(), *weight)).collect()),
+            weights: Some(weights.iter().map(|(tenant, weight)| (tenant.to_string(), *weight)).collect()),
             in_flight_limit: limit.map(u64::from),
             max_attempts: Some(*attempts),
             lease_seconds: Some(LEASE_MS as f64 / 1000.0),
@@ -155,36 +155,36 @@ impl Both {
     async fn run(&mut self, step: &Step) {
         let now = self.now();
         match step {
-            Step::Push(facets) => {
-                let names: Vec<String> = facets.iter().map(ToString::to_string).collect();
+            Step::Push(tenants) => {
+                let names: Vec<String> = tenants.iter().map(ToString::to_string).collect();
                 let messages: Vec<(&str, &str)> = names.iter().map(|name| (name.as_str(), "x")).collect();
                 let ids = self.hands.try_push(&messages, None).await;
-                let mut pairs: Vec<(Message, Facet)> = Vec::new();
-                let mut taken: BTreeMap<Facet, Vec<bool>> = BTreeMap::new();
-                for (id, facet) in ids.into_iter().zip(facets) {
-                    pairs.extend(id.map(|id| (id, *facet)));
-                    taken.entry(*facet).or_default().push(id.is_some());
+                let mut pairs: Vec<(Message, Tenant)> = Vec::new();
+                let mut taken: BTreeMap<Tenant, Vec<bool>> = BTreeMap::new();
+                for (id, tenant) in ids.into_iter().zip(tenants) {
+                    pairs.extend(id.map(|id| (id, *tenant)));
+                    taken.entry(*tenant).or_default().push(id.is_some());
                 }
                 pairs.sort_unstable();
-                for (id, facet) in pairs {
-                    assert!(self.reference.takes(facet), "{facet} was full");
-                    self.reference.push(facet, id);
-                    self.accepted.push((id, facet));
+                for (id, tenant) in pairs {
+                    assert!(self.reference.takes(tenant), "{tenant} was full");
+                    self.reference.push(tenant, id);
+                    self.accepted.push((id, tenant));
                 }
-                for (facet, taken) in taken {
+                for (tenant, taken) in taken {
                     let full = taken.contains(&false);
-                    assert!(!full || !self.reference.takes(facet), "{facet} had space: {taken:?}");
-                    self.reference.keep_bounds(facet);
+                    assert!(!full || !self.reference.takes(tenant), "{tenant} had space: {taken:?}");
+                    self.reference.keep_bounds(tenant);
                 }
             }
-            Step::PushLater(facet, delay) => {
+            Step::PushLater(tenant, delay) => {
                 let id =
-                    self.hands.try_push(&[(&facet.to_string(), "x")], Some(Delay::After(*delay))).await[0];
-                assert_eq!(id.is_some(), self.reference.takes_later(*facet), "{facet}");
+                    self.hands.try_push(&[(&tenant.to_string(), "x")], Some(Delay::After(*delay))).await[0];
+                assert_eq!(id.is_some(), self.reference.takes_later(*tenant), "{tenant}");
                 if let Some(id) = id {
-                    self.reference.push_later(*facet, id, now + *delay as i64);
-                    self.accepted.push((id, *facet));
-                    self.reference.keep_bounds(*facet);
+                    self.reference.push_later(*tenant, id, now + *delay as i64);
+                    self.accepted.push((id, *tenant));
+                    self.reference.keep_bounds(*tenant);
                 }
             }
             Step::Pull(most, auto) => {
@@ -194,10 +194,10 @@ impl Both {
                 let seen: Vec<(u64, u32, String)> = got
                     .messages
                     .iter()
-                    .map(|(_, taken)| (taken.id, taken.attempt, taken.environment.clone()))
+                    .map(|(_, taken)| (taken.id, taken.attempt, taken.tenant.clone()))
                     .collect();
                 let wanted: Vec<(u64, u32, String)> =
-                    expected.iter().map(|one| (one.message, one.attempts, one.facet.to_string())).collect();
+                    expected.iter().map(|one| (one.message, one.attempts, one.tenant.to_string())).collect();
                 assert_eq!(seen, wanted, "what a pull gives");
                 if got.messages.is_empty() {
                     let due = self.reference.next_due_ms().map(|due| (due - now).max(0) as u64);
@@ -248,25 +248,25 @@ impl Both {
                 self.put().await;
                 self.reference.configure(self.settings());
             }
-            Step::Tenant(facet, limit, rate) => {
-                let weight = self.configured.weights.get(facet).copied();
-                self.tenants.insert(*facet, (*limit, *rate));
-                let wanted = FacetSettings {
+            Step::Tenant(tenant, limit, rate) => {
+                let weight = self.configured.weights.get(tenant).copied();
+                self.tenants.insert(*tenant, (*limit, *rate));
+                let wanted = TenantSettings {
                     weight,
                     in_flight_limit: limit.map(u64::from),
                     rate_per_second: rate.map(|rate| f64::from(rate) / 1000.0),
-                    ..FacetSettings::default()
+                    ..TenantSettings::default()
                 };
-                self.hands.tenant(Q, &facet.to_string(), wanted).await;
+                self.hands.tenant(Q, &tenant.to_string(), wanted).await;
                 self.reference.configure(self.settings());
             }
-            Step::Drop(facet) => {
-                let dropped = self.hands.queues.drop_facet(Q, &facet.to_string()).await.unwrap();
-                assert_eq!(dropped as usize, self.reference.drop_facet(*facet));
+            Step::Drop(tenant) => {
+                let dropped = self.hands.queues.drop_tenant(Q, &tenant.to_string()).await.unwrap();
+                assert_eq!(dropped as usize, self.reference.drop_tenant(*tenant));
             }
-            Step::Purge(facet) => {
-                let dropped = self.hands.queues.purge(Q, Some(&facet.to_string())).await.unwrap();
-                assert_eq!(dropped as usize, self.reference.purge(*facet));
+            Step::Purge(tenant) => {
+                let dropped = self.hands.queues.purge(Q, Some(&tenant.to_string())).await.unwrap();
+                assert_eq!(dropped as usize, self.reference.purge(*tenant));
             }
             Step::DropOne(which) => self.change(*which, Act::Drop).await,
             Step::AdvanceOne(which) => self.change(*which, Act::Advance).await,
@@ -279,8 +279,8 @@ impl Both {
     }
 
     async fn change(&mut self, which: usize, change: Act) {
-        let Some((id, facet)) = self.accepted.iter().rev().nth(which).copied() else { return };
-        let (now, name) = (self.now(), facet.to_string());
+        let Some((id, tenant)) = self.accepted.iter().rev().nth(which).copied() else { return };
+        let (now, name) = (self.now(), tenant.to_string());
         let expected = match self.reference.place_of(id) {
             Some(Of::Waiting) => Some(MessageState::Waiting),
             Some(Of::Delayed(_)) => Some(MessageState::Delayed),
@@ -313,16 +313,16 @@ impl Both {
     async fn compare(&mut self, when: &str) {
         self.hands.assert_true(Q, when).await;
         self.reference.check().unwrap_or_else(|violation| panic!("{when}: {violation}"));
-        let ring: Vec<Facet> = self.hands.ring(Q).await.iter().map(|name| name.parse().unwrap()).collect();
+        let ring: Vec<Tenant> = self.hands.ring(Q).await.iter().map(|name| name.parse().unwrap()).collect();
         self.reference.agree(&ring).unwrap_or_else(|difference| panic!("{when}: {difference}"));
         if let Some(head) = ring.first() {
             let used = self.hands.field(&format!("queue:q|facet:{head}"), "used").await;
             assert_eq!(used, Some(i64::from(self.reference.used())), "{when}: the turn of {head}");
         }
         let (flying, delayed) = (self.hands.in_flight(Q).await, self.hands.delayed(Q).await);
-        for facet in 1..=FACETS {
-            let name = facet.to_string();
-            let view = self.reference.facet(facet);
+        for tenant in 1..=TENANTS {
+            let name = tenant.to_string();
+            let view = self.reference.tenant(tenant);
             let of = |map: &BTreeMap<u64, String>| -> Vec<u64> {
                 map.iter().filter(|(_, env)| **env == name).map(|(id, _)| *id).collect()
             };
@@ -335,10 +335,10 @@ impl Both {
     }
 }
 
-fn settings(configured: &Configured, tenants: &BTreeMap<Facet, (Option<u32>, Option<u32>)>) -> Settings {
+fn settings(configured: &Configured, tenants: &BTreeMap<Tenant, (Option<u32>, Option<u32>)>) -> Settings {
     let Configured { weights, limit, attempts, backoff: (first, most), max_waiting, drops } = configured;
-    let limits = tenants.iter().filter_map(|(facet, (limit, _))| Some((*facet, (*limit)?)));
-    let rates = tenants.iter().filter_map(|(facet, (_, rate))| Some((*facet, i64::from((*rate)?))));
+    let limits = tenants.iter().filter_map(|(tenant, (limit, _))| Some((*tenant, (*limit)?)));
+    let rates = tenants.iter().filter_map(|(tenant, (_, rate))| Some((*tenant, i64::from((*rate)?))));
     Settings {
         lease_ms: LEASE_MS as i64,
         weights: weights.clone(),
@@ -408,22 +408,22 @@ fn messages_that_return_in_several_calls_are_in_order_of_acceptance() {
     });
 }
 
-/// F3: in any window of w + 1 messages of one facet of weight w, each other facet that is eligible throughout gets as
+/// F3: in any window of w + 1 messages of one tenant of weight w, each other tenant that is eligible throughout gets as
 /// many as its weight, or all it has.
 #[test]
 fn no_tenant_waits_for_more_than_every_others_weight() {
     let server = block_on(Server::in_memory());
     let config = Config { failure_persistence: None, max_shrink_iters: 100, ..Config::with_cases(cases(8)) };
-    let facets = vec((1..5u32, 0..25usize), 2..6);
-    proptest!(config, |(facets in facets, pulls in vec(1..9usize, 1..40))| {
+    let tenants = vec((1..5u32, 0..25usize), 2..6);
+    proptest!(config, |(tenants in tenants, pulls in vec(1..9usize, 1..40))| {
         block_on(async {
             let hands = Hands::with(&server, 1, 3_600_000).await;
-            let names: Vec<String> = (0..facets.len()).map(|n| n.to_string()).collect();
+            let names: Vec<String> = (0..tenants.len()).map(|n| n.to_string()).collect();
             let given: Vec<(&str, u32)> =
-                names.iter().zip(&facets).map(|(name, (weight, _))| (name.as_str(), *weight)).collect();
+                names.iter().zip(&tenants).map(|(name, (weight, _))| (name.as_str(), *weight)).collect();
             hands.put(Q, weights(&given)).await;
             let mut messages = Vec::new();
-            for (name, (_, count)) in names.iter().zip(&facets) {
+            for (name, (_, count)) in names.iter().zip(&tenants) {
                 messages.extend(std::iter::repeat_n((name.as_str(), "x"), *count));
             }
             if !messages.is_empty() {
@@ -432,20 +432,21 @@ fn no_tenant_waits_for_more_than_every_others_weight() {
             let mut served: Vec<usize> = Vec::new();
             for most in pulls {
                 let pulled = hands.pull(most).await;
-                served.extend(pulled.iter().map(|(_, taken)| taken.environment.parse::<usize>().unwrap()));
+                served.extend(pulled.iter().map(|(_, taken)| taken.tenant.parse::<usize>().unwrap()));
             }
-            fair(&facets, &served);
+            fair(&tenants, &served);
         });
     });
 }
 
-fn fair(facets: &[(u32, usize)], served: &[usize]) {
-    for (one, (weight, _)) in facets.iter().enumerate() {
+fn fair(tenants: &[(u32, usize)], served: &[usize]) {
+    for (one, (weight, _)) in tenants.iter().enumerate() {
         let places: Vec<usize> =
             served.iter().enumerate().filter(|(_, who)| **who == one).map(|(place, _)| place).collect();
         for window in places.windows(*weight as usize + 1) {
             let (first, last) = (window[0], window[window.len() - 1]);
-            for (other, (its_weight, count)) in facets.iter().enumerate().filter(|(other, _)| *other != one) {
+            for (other, (its_weight, count)) in tenants.iter().enumerate().filter(|(other, _)| *other != one)
+            {
                 let times = |range: &[usize]| range.iter().filter(|who| **who == other).count();
                 let had = count - times(&served[..first]);
                 let got = times(&served[first..=last]);

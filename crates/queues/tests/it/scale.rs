@@ -2,8 +2,8 @@
 
 use super::support::*;
 
-/// Facets of the large queue, and messages of its noisiest tenant (`NOISE=1000000` for a realistic maximum).
-const FACETS: usize = 100_000;
+/// Tenants of the large queue, and messages of its noisiest tenant (`NOISE=1000000` for a realistic maximum).
+const TENANTS: usize = 100_000;
 const NOISE: usize = 20_000;
 /// Messages in one publish.
 const PART: usize = 1_000;
@@ -60,14 +60,14 @@ async fn a_quiet_tenant_is_served_within_one_round_and_a_pull_costs_the_same_for
     assert_eq!(labels, ["0", "whisper"], "one round: one message of each");
     assert_eq!(pulled[0].1.backlog, noise as u64);
 
-    let crowd: Vec<(String, String)> = (0..FACETS).map(|n| (format!("t{n:06}"), n.to_string())).collect();
+    let crowd: Vec<(String, String)> = (0..TENANTS).map(|n| (format!("t{n:06}"), n.to_string())).collect();
     push_all(&hands, &crowd).await;
     hands.push(&[("latecomer", "late")]).await;
-    let facets: usize = hands.redis.command("ZCARD").arg("queue:q|ring").query().await.unwrap();
-    assert_eq!(facets, FACETS + 2);
+    let tenants: usize = hands.redis.command("ZCARD").arg("queue:q|ring").query().await.unwrap();
+    assert_eq!(tenants, TENANTS + 2);
     let dear = cost(&hands).await;
-    // Facets that have one message end with it, which is a command more for each.
-    assert!(dear <= cheap + 200, "{cheap} commands among 10 facets, {dear} among {FACETS}");
+    // Tenants that have one message end with it, which is a command more for each.
+    assert!(dear <= cheap + 200, "{cheap} commands among 10 tenants, {dear} among {TENANTS}");
 
     // The latecomer is the last of this round, whatever the noisy one has.
     let mut before = 0;
@@ -83,7 +83,7 @@ async fn a_quiet_tenant_is_served_within_one_round_and_a_pull_costs_the_same_for
         }
         before += labels.len();
     }
-    assert!(before <= FACETS + 1, "{before} messages before it");
+    assert!(before <= TENANTS + 1, "{before} messages before it");
 }
 
 #[tokio::test]
@@ -93,9 +93,9 @@ async fn the_cost_of_changing_one_tenant_does_not_depend_on_the_others() {
     hands.put(Q, wanted(".*")).await;
     let messages: Vec<(String, String)> = (0..5_000).map(|n| (format!("t{n}"), "x".to_owned())).collect();
     push_all(&hands, &messages).await;
-    let paused = signalbox_api::queues::FacetSettings {
+    let paused = signalbox_api::queues::TenantSettings {
         paused: true,
-        ..signalbox_api::queues::FacetSettings::default()
+        ..signalbox_api::queues::TenantSettings::default()
     };
     let before = commands(&hands).await;
     hands.tenant(Q, "t7", paused).await;
@@ -123,12 +123,12 @@ async fn microseconds(hands: &Hands) -> f64 {
 #[tokio::test]
 #[ignore = "prints what publishing, pulling and acknowledging cost Redis; run it by name"]
 async fn cost_of_a_message() {
-    for facets in [10, 1_000, FACETS] {
+    for tenants in [10, 1_000, TENANTS] {
         let server = Server::in_memory().await;
         let hands = Hands::with(&server, 1, 3_600_000).await;
-        let total = 40_000.max(facets);
+        let total = 40_000.max(tenants);
         let messages: Vec<(String, String)> =
-            (0..total).map(|n| (format!("t{:06}", n % facets), "x".repeat(200))).collect();
+            (0..total).map(|n| (format!("t{:06}", n % tenants), "x".repeat(200))).collect();
         let start = microseconds(&hands).await;
         push_all(&hands, &messages).await;
         let without = (microseconds(&hands).await - start) / total as f64;
@@ -149,7 +149,7 @@ async fn cost_of_a_message() {
         }
         let of = |sum: f64| sum / f64::from(u32::try_from(count).unwrap());
         println!(
-            "{facets:6} facets: {without:5.1} µs to publish without a queue, {with:5.1} with one, {:5.1} to pull in tens, {:5.1} to acknowledge",
+            "{tenants:6} tenants: {without:5.1} µs to publish without a queue, {with:5.1} with one, {:5.1} to pull in tens, {:5.1} to acknowledge",
             of(pulling),
             of(acking)
         );
@@ -162,9 +162,9 @@ async fn one_call_takes_returns_and_acknowledges_thousands_of_messages() {
     const MESSAGES: usize = 4_500;
     let server = Server::in_memory().await;
     let hands = Hands::new(&server).await;
-    let environments: Vec<String> = (0..MESSAGES).map(|n| format!("e{n}")).collect();
-    for part in environments.chunks(500) {
-        hands.push(&part.iter().map(|environment| (environment.as_str(), "m")).collect::<Vec<_>>()).await;
+    let tenants: Vec<String> = (0..MESSAGES).map(|n| format!("e{n}")).collect();
+    for part in tenants.chunks(500) {
+        hands.push(&part.iter().map(|tenant| (tenant.as_str(), "m")).collect::<Vec<_>>()).await;
     }
     let pulled = hands.pull(MESSAGES).await;
     assert_eq!(pulled.len(), MESSAGES);

@@ -44,12 +44,12 @@ async fn a_queue_in_four_shards_gives_everything_once_and_forgets_everything() {
     let numbers = hands.queues.numbers(&[Q]).await.unwrap()[0];
     assert_eq!((numbers.waiting, numbers.in_flight, numbers.delayed, numbers.acked), (62, 0, 0, 58));
 
-    // A page of facets is the same whichever shards they are in.
+    // A page of tenants is the same whichever shards they are in.
     let (mut names, mut after, mut waiting) = (Vec::new(), String::new(), 0);
     loop {
-        let page = hands.queues.facets(Q, &after, 7).await.unwrap();
-        waiting += page.items.iter().map(|facet| facet.waiting).sum::<u64>();
-        names.extend(page.items.into_iter().map(|facet| facet.environment));
+        let page = hands.queues.tenants(Q, &after, 7).await.unwrap();
+        waiting += page.items.iter().map(|tenant| tenant.waiting).sum::<u64>();
+        names.extend(page.items.into_iter().map(|tenant| tenant.tenant));
         match page.next {
             Some(next) => after = next,
             None => break,

@@ -8,7 +8,7 @@ use signalbox_store::{Clock, Fabric, Shard};
 pub(super) use signalbox_testkit::{Server, equal, eventually};
 use tokio_util::sync::CancellationToken;
 
-use signalbox_api::queues::{FacetSettings, NewQueue};
+use signalbox_api::queues::{NewQueue, TenantSettings};
 use signalbox_bus::{Delay, NewMessage, Refusal};
 use signalbox_bus_testkit::{Pacemaker, Time, with_fixed_clock, without_bytes};
 use signalbox_queues::{
@@ -49,7 +49,16 @@ pub(super) fn weights(weights: &[(&str, u32)]) -> NewQueue {
 }
 
 pub(super) fn pull(most: usize) -> PullRequest<'static> {
-    PullRequest { most, wait: std::time::Duration::ZERO, auto_ack: false, environment: None, lease_ms: None }
+    PullRequest { most, wait: std::time::Duration::ZERO, auto_ack: false, tenant: None, lease_ms: None }
+}
+
+/// A pull that is admitted immediately.
+pub(super) async fn pull_from(
+    queues: &Handle,
+    sources: &[Source<'_>],
+    request: PullRequest<'_>,
+) -> Result<Handed, signalbox_queues::Error> {
+    Ok(queues.pull(sources, request, async || ()).await?.expect("it is admitted").0)
 }
 
 impl Hands {
@@ -84,23 +93,23 @@ impl Hands {
         self.bus.handle.queues(|queues| queues.get(name).map_or(0, |queue| queue.definition.revision))
     }
 
-    /// Sets what is set for one environment.
-    pub(super) async fn tenant(&self, name: &str, environment: &str, wanted: FacetSettings) {
+    /// Sets what is set for one tenant.
+    pub(super) async fn tenant(&self, name: &str, tenant: &str, wanted: TenantSettings) {
         let change = |known: Option<&Definition>| {
-            known.unwrap().with_tenant(environment, wanted).map_err(signalbox_bus::Error::InvalidQueue)
+            known.unwrap().with_tenant(tenant, wanted).map_err(signalbox_bus::Error::InvalidQueue)
         };
         self.bus.handle.put_queue(name, None, 1_000, change).await.unwrap();
     }
 
-    /// Publishes messages `environment`, `label`; their IDs. The label identifies a message.
+    /// Publishes messages `tenant`, `label`; their IDs. The label identifies a message.
     pub(super) async fn push(&self, messages: &[(&str, &str)]) -> Vec<u64> {
         self.try_push(messages, None).await.into_iter().map(|id| id.expect("it is accepted")).collect()
     }
 
     /// The same, perhaps with a delay; nothing for messages that a full queue rejects.
     pub(super) async fn try_push(&self, messages: &[(&str, &str)], delay: Option<Delay>) -> Vec<Option<u64>> {
-        let message = |(environment, label): &(&str, &str)| NewMessage {
-            environment: (*environment).to_owned(),
+        let message = |(tenant, label): &(&str, &str)| NewMessage {
+            tenant: (*tenant).to_owned(),
             kind: "type".into(),
             name: "name".into(),
             payload: Some(RawValue::from_string(Value::from(*label).to_string()).unwrap()),
@@ -116,7 +125,7 @@ impl Hands {
     }
 
     pub(super) async fn handed(&self, queue: &str, request: PullRequest<'_>) -> Handed {
-        self.queues.pull(&[source(queue, self.revision(queue))], request).await.unwrap()
+        pull_from(&self.queues, &[source(queue, self.revision(queue))], request).await.unwrap()
     }
 
     /// Pulls in one call.
@@ -177,9 +186,9 @@ impl Hands {
         self.redis.command(command).arg(arguments).query().await.unwrap()
     }
 
-    /// The content of a facet of one shard, as the keys have it.
-    pub(super) async fn waiting(&self, queue: &str, environment: &str) -> Vec<u64> {
-        let items = self.strings("LRANGE", &[&format!("queue:{queue}:{environment}"), "0", "-1"]).await;
+    /// The content of a tenant of one shard, as the keys have it.
+    pub(super) async fn waiting(&self, queue: &str, tenant: &str) -> Vec<u64> {
+        let items = self.strings("LRANGE", &[&format!("queue:{queue}:{tenant}"), "0", "-1"]).await;
         items.iter().map(|item| id(item)).collect()
     }
 
@@ -191,13 +200,13 @@ impl Hands {
         self.redis.command("HGET").arg((key, field)).query().await.unwrap()
     }
 
-    /// Messages in flight: id and environment.
+    /// Messages in flight: id and tenant.
     pub(super) async fn in_flight(&self, queue: &str) -> BTreeMap<u64, String> {
         let held = self.map("HGETALL", &[&format!("queue:{queue}|inflight")]).await;
-        held.iter().map(|(id, value)| (id.parse().unwrap(), held_environment(value).1)).collect()
+        held.iter().map(|(id, value)| (id.parse().unwrap(), held_tenant(value).1)).collect()
     }
 
-    /// Delayed messages: id and environment.
+    /// Delayed messages: id and tenant.
     pub(super) async fn delayed(&self, queue: &str) -> BTreeMap<u64, String> {
         let members = self.strings("ZRANGE", &[&format!("queue:{queue}|delayed"), "0", "-1"]).await;
         members
@@ -246,7 +255,7 @@ impl Hands {
         }
         let held = self.map("HGETALL", &[&format!("{base}|inflight")]).await;
         for value in held.values() {
-            let (item, env) = held_environment(value);
+            let (item, env) = held_tenant(value);
             note(&mut sums, &item, &env, 2);
         }
         let leases: BTreeSet<String> =
@@ -267,16 +276,16 @@ impl Hands {
         let mut depths: BTreeMap<String, f64> = depths.into_iter().collect();
         let mut eligible = BTreeSet::new();
         for (env, [waiting, delayed, flying]) in &sums {
-            let facet = self.map("HGETALL", &[&format!("{base}|facet:{env}")]).await;
-            let number = |field: &str| facet[field].parse::<u64>().unwrap();
+            let tenant = self.map("HGETALL", &[&format!("{base}|facet:{env}")]).await;
+            let number = |field: &str| tenant[field].parse::<u64>().unwrap();
             assert_eq!((number("delayed"), number("flying")), (*delayed, *flying), "{when}: F5: {env}");
             let (depth, ranked) = (*waiting + *delayed, depths.remove(env).unwrap_or_default());
-            let rank = facet.get("rank").map_or(0.0, |text| text.parse().unwrap());
+            let rank = tenant.get("rank").map_or(0.0, |text| text.parse().unwrap());
             assert_eq!(ranked, rank, "{when}: F8: the rank of {env}");
             let difference = (depth as f64 - ranked).abs();
             let is_right = if depth < 2 { ranked == 0.0 } else { difference <= ranked / 8.0 };
             assert!(is_right, "{when}: F8: {env} has {depth} messages and is ranked at {ranked}");
-            let rules = facet.get("rules").map_or("", String::as_str);
+            let rules = tenant.get("rules").map_or("", String::as_str);
             let (own, rate) = rules.split_once(':').unwrap_or_default();
             let limit = if own.is_empty() { usual } else { own.parse().unwrap() };
             let may = rate.is_empty() || !throttled.contains(env);
@@ -323,8 +332,8 @@ impl Hands {
     }
 }
 
-/// `nonce attempts item environment`.
-fn held_environment(value: &str) -> (String, String) {
+/// `nonce attempts item tenant`.
+fn held_tenant(value: &str) -> (String, String) {
     let parts: Vec<&str> = value.splitn(4, ' ').collect();
     (parts[2].to_owned(), parts[3].to_owned())
 }

@@ -6,18 +6,18 @@ use signalbox_testkit::work::{Operations, calls, commands};
 
 use super::support::*;
 
-/// Publishes one message of each of `facets` environments.
-async fn push_facets(hands: &Hands, from: usize, facets: usize) {
-    let names: Vec<String> = (from..from + facets).map(|n| format!("t{n:06}")).collect();
+/// Publishes one message of each of `tenants` tenants.
+async fn push_tenants(hands: &Hands, from: usize, tenants: usize) {
+    let names: Vec<String> = (from..from + tenants).map(|n| format!("t{n:06}")).collect();
     for part in names.chunks(2_000) {
         let part: Vec<(&str, &str)> = part.iter().map(|name| (name.as_str(), "x")).collect();
         hands.push(&part).await;
     }
 }
 
-/// Makes dead letters of so many messages of an environment.
-async fn bury(hands: &Hands, environment: &str, count: usize) {
-    hands.push(&vec![(environment, "x"); count]).await;
+/// Makes dead letters of so many messages of a tenant.
+async fn bury(hands: &Hands, tenant: &str, count: usize) {
+    hands.push(&vec![(tenant, "x"); count]).await;
     let mut left = count;
     while left > 0 {
         let Handed { messages, .. } = hands.handed(Q, pull(500)).await;
@@ -35,28 +35,28 @@ async fn commands_per_call(hands: &Hands, work: impl Future<Output = ()>) -> u64
     (commands(&hands.redis).await - before) / (calls(&hands.redis, "evalsha").await - scripts).max(1)
 }
 
-async fn redrive(hands: &Hands, environment: &str) -> u64 {
+async fn redrive(hands: &Hands, tenant: &str) -> u64 {
     let definition = hands.bus.handle.queues(|queues| queues.get(Q).unwrap().definition.clone());
-    let wanted = DeadLetters { environment: Some(environment), ..DeadLetters::default() };
+    let wanted = DeadLetters { tenant: Some(tenant), ..DeadLetters::default() };
     hands.queues.take_dead(Q, &hands.bus.handle.stamp(), &definition, wanted).await.unwrap()
 }
 
 #[tokio::test]
-async fn a_queue_is_checked_facet_by_facet_in_calls_of_the_same_length() {
+async fn a_queue_is_checked_tenant_by_tenant_in_calls_of_the_same_length() {
     let server = Server::in_memory().await;
     let hands = Hands::with(&server, 1, 3_600_000).await;
     hands.put(Q, wanted(".*")).await;
     let queues = [Q.to_owned()];
     let mut costs = Vec::new();
-    for (from, facets) in [(0, 1_000), (1_000, 9_000)] {
-        push_facets(&hands, from, facets).await;
+    for (from, tenants) in [(0, 1_000), (1_000, 9_000)] {
+        push_tenants(&hands, from, tenants).await;
         costs.push(
             commands_per_call(&hands, async { assert_eq!(hands.queues.check(&queues).await.unwrap(), []) })
                 .await,
         );
     }
     assert!(costs.iter().all(|cost| *cost < 3_500), "{costs:?} commands in a call");
-    // The last facet is checked, too.
+    // The last tenant is checked, too.
     let _: i64 = hands.redis.command("ZREM").arg(("queue:q|ring", "t009999")).query().await.unwrap();
     let found = hands.queues.check(&queues).await.unwrap();
     assert!(found.iter().any(|one| one.predicate == "F2" && one.name == "q:t009999"), "{found:?}");
@@ -84,19 +84,19 @@ fn receipts(messages: &[(Receipt, Taken)]) -> Vec<&Receipt> {
     messages.iter().map(|(receipt, _)| receipt).collect()
 }
 
-/// The operations on a queue of so many facets with a message, and one with many.
-async fn work_on_a_queue(facets: usize, noisy: usize, most: Option<u64>) {
+/// The operations on a queue of so many tenants with a message, and one with many.
+async fn work_on_a_queue(tenants: usize, noisy: usize, most: Option<u64>) {
     let server = Server::in_memory().await;
     let hands = Hands::with(&server, 1, 3_600_000).await;
     hands.put(Q, wanted(".*")).await;
     let redis = hands.redis.clone();
     let observed = most.map_or_else(|| Operations::timed(&redis), |most| Operations::counted(&redis, most));
-    let size = &*format!("{} messages in {facets} facets", facets + noisy);
-    push_facets(&hands, 0, facets).await;
+    let size = &*format!("{} messages in {tenants} tenants", tenants + noisy);
+    push_tenants(&hands, 0, tenants).await;
     for _ in 0..noisy / 2_000 {
         hands.push(&vec![("noisy", "x"); 2_000]).await;
     }
-    observed.run("publish to 1,000 facets", size, push_facets(&hands, facets, 1_000)).await;
+    observed.run("publish to 1,000 tenants", size, push_tenants(&hands, tenants, 1_000)).await;
     observed.run("publish 1,000 messages", size, hands.push(&vec![("noisy", "x"); 1_000])).await;
     let pulled = observed.run("pull 1,000", size, Box::pin(hands.pull(1_000))).await;
     observed.run("acknowledge 1,000", size, hands.ack(&receipts(&pulled))).await;
@@ -109,21 +109,21 @@ async fn work_on_a_queue(facets: usize, noisy: usize, most: Option<u64>) {
     observed.run("sweep 1,000 leases and 1,000 delays", size, hands.sweep()).await;
     let limited = signalbox_api::queues::NewQueue { in_flight_limit: Some(5), ..wanted(".*") };
     observed.run("change a limit of all", size, Box::pin(hands.put(Q, limited))).await;
-    let paused = signalbox_api::queues::FacetSettings {
+    let paused = signalbox_api::queues::TenantSettings {
         paused: true,
-        ..signalbox_api::queues::FacetSettings::default()
+        ..signalbox_api::queues::TenantSettings::default()
     };
-    observed.run("pause a facet", size, Box::pin(hands.tenant(Q, "t000777", paused))).await;
+    observed.run("pause a tenant", size, Box::pin(hands.tenant(Q, "t000777", paused))).await;
     let queues = [Q.to_owned()];
     let found = observed.run("check", size, hands.queues.check(&queues)).await.unwrap();
     assert_eq!(found, []);
     observed.run("peek", size, hands.queues.peek(Q, None, 1_000)).await.unwrap();
-    observed.run("drop the messages of a facet", size, hands.queues.purge(Q, Some("noisy"))).await.unwrap();
+    observed.run("drop the messages of a tenant", size, hands.queues.purge(Q, Some("noisy"))).await.unwrap();
     observed.run("drop all messages", size, hands.queues.purge(Q, None)).await.unwrap();
     let size = "10,000 dead letters";
     bury(&hands, "noisy", 9_000).await;
     bury(&hands, "quiet", 1_000).await;
-    observed.run("redrive those of a facet", size, redrive(&hands, "quiet")).await;
+    observed.run("redrive those of a tenant", size, redrive(&hands, "quiet")).await;
     observed.run("drop them all", size, hands.drop_dead()).await;
 }
 

@@ -49,7 +49,7 @@ async fn a_weight_is_a_turn_of_that_many_messages_and_0_pauses() {
 }
 
 #[tokio::test]
-async fn a_facet_at_its_limit_waits_for_an_acknowledgement() {
+async fn a_tenant_at_its_limit_waits_for_an_acknowledgement() {
     let server = Server::in_memory().await;
     let hands = Hands::new(&server).await;
     hands.put(Q, NewQueue { in_flight_limit: Some(2), ..weights(&[("1", 5)]) }).await;
@@ -61,7 +61,7 @@ async fn a_facet_at_its_limit_waits_for_an_acknowledgement() {
     assert_eq!(hands.ack(&[&pulled[3].0, &pulled[0].0]).await, [Settled::Acked; 2]);
     hands.assert_true(Q, "below its limit again").await;
     assert_eq!(hands.labels(9).await, ["z", "c"]);
-    // A higher limit makes a waiting facet eligible immediately.
+    // A higher limit makes a waiting tenant eligible immediately.
     hands.push(&[("1", "d")]).await;
     assert!(hands.pull(1).await.is_empty());
     hands.put(Q, NewQueue { in_flight_limit: Some(3), ..wanted(".*") }).await;
@@ -99,16 +99,16 @@ async fn an_empty_pull_reports_when_the_next_is_due() {
     assert_eq!(hands.handed(Q, pull(1)).await.next_due_in_ms, Some(500), "the end of a delay");
 }
 
-/// A pull that names an environment ignores the turns and uses none: `{1:[a,b,c],2:[d,e],3:[f]}`.
+/// A pull that names a tenant ignores the turns and uses none: `{1:[a,b,c],2:[d,e],3:[f]}`.
 #[tokio::test]
-async fn a_pull_of_one_environment_leaves_the_others_their_turns() {
+async fn a_pull_of_one_tenant_leaves_the_others_their_turns() {
     let server = Server::in_memory().await;
     let hands = Hands::new(&server).await;
     hands.push(&[("1", "a"), ("1", "b"), ("1", "c"), ("2", "d"), ("2", "e"), ("3", "f")]).await;
-    let only = async |environment: &'static str, most: usize| {
-        let request = PullRequest { environment: Some(environment), ..pull(most) };
+    let only = async |tenant: &'static str, most: usize| {
+        let request = PullRequest { tenant: Some(tenant), ..pull(most) };
         let handed = hands.handed(Q, request).await.messages;
-        hands.assert_true(Q, "a pull of one environment").await;
+        hands.assert_true(Q, "a pull of one tenant").await;
         handed.iter().map(|(_, taken)| label(taken)).collect::<Vec<_>>()
     };
     assert_eq!(only("2", 1).await, ["d"]);
@@ -120,13 +120,13 @@ async fn a_pull_of_one_environment_leaves_the_others_their_turns() {
 }
 
 #[tokio::test]
-async fn a_pull_of_one_environment_keeps_pause_and_cap() {
+async fn a_pull_of_one_tenant_keeps_pause_and_cap() {
     let server = Server::in_memory().await;
     let hands = Hands::bare(&server, 1).await;
     let limited = NewQueue { in_flight_limit: Some(2), ..weights(&[("paused", 0)]) };
     hands.put(Q, limited).await;
     hands.push(&[("1", "a"), ("1", "b"), ("1", "c"), ("paused", "p")]).await;
-    let request = |environment: &'static str| PullRequest { environment: Some(environment), ..pull(10) };
+    let request = |tenant: &'static str| PullRequest { tenant: Some(tenant), ..pull(10) };
     assert_eq!(hands.handed(Q, request("paused")).await.messages.len(), 0);
     let held = hands.handed(Q, request("1")).await.messages;
     assert_eq!(held.iter().map(|(_, taken)| label(taken)).collect::<Vec<_>>(), ["a", "b"]);

@@ -104,15 +104,15 @@ keys! {
         /// HASH: subscriber → its waiting events whose bodies are in the segment. The field without a name: some are marked.
         log_held(segment: u64) = "bus:log:{segment}:held", "hash", "while a batch needs the segment";
         /// HASH: event that is kept for subscribers to which nothing can be delivered → items that need it, its bytes, the segment that had
-        /// it, and its environment.
+        /// it, and its tenant.
         log_uses() = "bus:log:0:uses", "hash", "while an item needs the event";
         /// HASH: subscriber → the bytes that are kept for it.
         log_kept() = "bus:log:0:bytes", "hash", "while it has any";
-        /// HASH: owner (an environment, or `machine:` and a state machine) → bytes that are stored for it.
-        environments() = "bus:environments", "hash", "no expiry";
-        /// HASH: environment → the client that publishes most of its bytes, behind how many more these are than those of others.
-        environment_clients() = "bus:environments:clients", "hash", "while the environment stores something";
-        /// HASH: object → bytes of its state, and the environment that they are counted for.
+        /// HASH: owner (a tenant, or `machine:` and a state machine) → bytes that are stored for it.
+        tenants() = "bus:environments", "hash", "no expiry";
+        /// HASH: tenant → the client that publishes most of its bytes, behind how many more these are than those of others.
+        tenant_clients() = "bus:environments:clients", "hash", "while the tenant stores something";
+        /// HASH: object → bytes of its state, and the tenant that they are counted for.
         states() = "bus:states", "hash", "no expiry";
         /// HASH: sets of lanes of a subscriber.
         generations(token: &str) = "bus:generations:{token}", "hash", "while subscribed";

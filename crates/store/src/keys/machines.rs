@@ -71,8 +71,10 @@ keys! {
             "list", "two hours after its last permit";
         /// STRING: the active version of the machine's definition in this shard.
         current(machine: &str) = "machine:{machine}:current", "string", "no expiry";
-        /// HASH: version → the machine's definition, never changed.
+        /// HASH: version → JSON of the machine's definition without its text, never changed.
         versions(machine: &str) = "machine:{machine}:versions", "hash", "no expiry";
+        /// HASH: version → the text of the machine's definition, never changed.
+        sources(machine: &str) = "machine:{machine}:sources", "hash", "no expiry";
         /// STRING: a plan and its inputs. In the first shard.
         plan(machine: &str, plan: &str) = "machine:{machine}:plan:{plan}", "string", "an hour";
         /// ZSET: the keys of a client's plans, by when they were made. In the first shard.
@@ -87,8 +89,12 @@ keys! {
         seen() = "machine:seen", "set", "no expiry";
         /// HASH: machine that was deleted → the number of its last version. In the first shard.
         retired() = "machine:retired", "hash", "no expiry";
-        /// HASH: machine and task → JSON of the task and its progress. In the first shard.
-        tasks() = "machine:tasks", "hash", "a week after a task has ended";
+        /// HASH: task → JSON of a task of the machine and its progress. In the first shard.
+        tasks(machine: &str) = "machine:{machine}:tasks", "hash", "a week after its last task has ended";
+        /// ZSET: machine, task and client of each task that runs, by name. In the first shard.
+        running() = "machine:running", "zset", "while a task runs";
+        /// HASH: what earlier versions have stored instead of the tasks of machines. In the first shard.
+        old_tasks() = "machine:tasks", "hash", "until a pacemaker moves its tasks to the hashes of their machines";
         /// HASH: machine and name → JSON of a secret, whose value is encrypted. In the first shard.
         secrets() = "machine:secrets", "hash", "until a secret or its machine is deleted";
         /// HASH: machine and task → the client that canceled it. In the first shard.

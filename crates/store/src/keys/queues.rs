@@ -1,7 +1,7 @@
 //! Queues: on the fabric, in every shard.
 //!
-//! A queue's waiting messages are stored in one list per environment, `queue:<queue>:<environment>`. The queue's other
-//! keys contain a vertical bar, which names of queues and environments cannot contain, so no environment name is
+//! A queue's waiting messages are stored in one list per tenant, `queue:<queue>:<tenant>`. The queue's other
+//! keys contain a vertical bar, which names of queues and tenants cannot contain, so no tenant name is
 //! rejected. Keys that all queues of a shard share have no queue name before the bar.
 
 use crate::Tag;
@@ -25,7 +25,7 @@ pub fn shared(tag: &Tag) -> Shared<'_> {
 }
 
 impl Shared<'_> {
-    /// The channel for `pull <queue>` (messages are waiting), `only <queue>|<environment>` (of that environment),
+    /// The channel for `pull <queue>` (messages are waiting), `only <queue>|<tenant>` (of that tenant),
     /// `gone <queue>` (it was deleted) and `due <unix ms>` (poll at that time).
     pub fn wake_channel(&self) -> String {
         format!("{}queue:wake", self.0.as_str())
@@ -34,37 +34,37 @@ impl Shared<'_> {
 
 keys! {
     impl Queue(queue) {
-        /// LIST: a facet's waiting messages, the next one first: `id`, or `id@segment` if the body was stored again, each with
+        /// LIST: a tenant's waiting messages, the next one first: `id`, or `id@segment` if the body was stored again, each with
         /// `#attempts` if it was pulled before.
-        waiting(environment: &str) = "queue:{queue}:{environment}",
-            "list", "while messages of the facet wait";
-        /// ZSET: the environments with waiting messages, by their position in the ring. The lowest is next.
-        ring() = "queue:{queue}|ring", "zset", "while a facet can be pulled from";
-        /// HASH: `weight`, `flying`, `delayed`, `used` of its turn, mean `dwell` in ms, `rules` if the environment has any:
+        waiting(tenant: &str) = "queue:{queue}:{tenant}",
+            "list", "while messages of the tenant wait";
+        /// ZSET: the tenants with waiting messages, by their position in the ring. The lowest is next.
+        ring() = "queue:{queue}|ring", "zset", "while a tenant can be pulled from";
+        /// HASH: `weight`, `flying`, `delayed`, `used` of its turn, mean `dwell` in ms, `rules` if the tenant has any:
         /// `limit:rate`, and `rank`: its score in `depths`.
-        facet(environment: &str) = "queue:{queue}|facet:{environment}",
-            "hash", "while the facet has messages";
-        /// ZSET: the environments that have messages, all with score 0.
-        facets() = "queue:{queue}|facets", "zset", "while a facet has messages";
-        /// ZSET: the environments with the most messages that wait or are delayed, by their number; the largest is last. A
-        /// number may differ by an eighth from the true one, and environments with a single message are missing.
-        depths() = "queue:{queue}|depths", "zset", "while a facet has two messages";
-        /// HASH: environment → the rest of its rate, and when that was computed.
+        tenant(tenant: &str) = "queue:{queue}|facet:{tenant}",
+            "hash", "while the tenant has messages";
+        /// ZSET: the tenants that have messages, all with score 0.
+        tenants() = "queue:{queue}|facets", "zset", "while a tenant has messages";
+        /// ZSET: the tenants with the most messages that wait or are delayed, by their number; the largest is last. A
+        /// number may differ by an eighth from the true one, and tenants with a single message are missing.
+        depths() = "queue:{queue}|depths", "zset", "while a tenant has two messages";
+        /// HASH: tenant → the rest of its rate, and when that was computed.
         rates() = "queue:{queue}|rates", "hash", "while the queue exists";
-        /// LIST: dead letters, oldest first: MessagePack of died, attempts, reason, environment, id, body.
+        /// LIST: dead letters, oldest first: MessagePack of died, attempts, reason, tenant, id, body.
         dead() = "queue:{queue}|dead", "list", "until redriven or dropped";
         /// HASH: `waiting`, `inflight`, `delayed`, and totals: `pushed`, `pulled`, `acked`, `returned`, …
         count() = "queue:{queue}|count", "hash", "while the queue exists";
         /// HASH: the parts of the queue's definition that the scripts use, and its revision.
         settings() = "queue:{queue}|settings", "hash", "while the queue exists";
-        /// HASH: environment → `first last count ms`: the messages that were dropped because too many waited, and
-        /// the time of the last drop. The empty field is for environments beyond the first 10,000.
+        /// HASH: tenant → `first last count ms`: the messages that were dropped because too many waited, and
+        /// the time of the last drop. The empty field is for tenants beyond the first 10,000.
         gaps() = "queue:{queue}|gaps", "hash", "until dropped";
-        _ = "queue:{queue}|watched", "string", "while a pull may wait for one environment";
+        _ = "queue:{queue}|watched", "string", "while a pull may wait for one tenant";
         _ = "queue:{queue}|inflight", "hash", "while messages are in flight";
         _ = "queue:{queue}|delayed", "zset", "while messages are delayed";
         _ = "queue:{queue}|later", "hash", "while messages wait for their first delivery";
-        _ = "queue:{queue}|throttled", "zset", "while a facet has used up its rate";
+        _ = "queue:{queue}|throttled", "zset", "while a tenant has used up its rate";
         _ = "queue:{queue}|leases", "zset", "while messages are in flight";
     }
 
@@ -76,7 +76,7 @@ keys! {
         /// HASH: segment of the bus's log → the number of queued messages whose bodies are in it.
         held() = "queue:|held", "hash", "while a queue needs a body of the log";
         /// ZSET: queues by the earliest time at which a lease ends, a delayed message is due or the rate of a
-        /// facet allows messages again, in unix milliseconds.
+        /// tenant allows messages again, in unix milliseconds.
         due() = "queue:|due", "zset", "while messages are in flight or delayed";
     }
 }

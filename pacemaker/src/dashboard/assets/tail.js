@@ -31,7 +31,7 @@
         const object = document.createElement("a");
         object.href = `/dashboard/objects?name=${encodeURIComponent(event.object)}`;
         object.textContent = event.object;
-        const what = `${event.environment}:${event.type}:${event.topic}`;
+        const what = `${event.tenant}:${event.type}:${event.topic}`;
         const number = document.createElement("a");
         number.href = `/dashboard/event?name=${event.id}`;
         number.textContent = event.id;

@@ -72,7 +72,7 @@ pub(super) async fn audit(Visit { app, caller, view, now_ms, .. }: Visit<'_>) ->
 }
 
 fn confinement(token: &Token) -> String {
-    let confined = [&token.hosts, &token.environments, &token.machines, &token.version_types];
+    let confined = [&token.hosts, &token.tenants, &token.machines, &token.version_types];
     confined.into_iter().flatten().flatten().map(String::as_str).collect::<Vec<_>>().join(", ")
 }
 

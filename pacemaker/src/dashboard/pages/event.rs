@@ -1,7 +1,7 @@
 //! One event or message: its content, the queues and subscribers that it went to, and every attempt to deliver it.
 //!
 //! Events and messages are entries of one log. The log drops old entries, but a queue keeps a copy of a redriven one. So
-//! the pages of a queue link here with the queue and the environment, from which the copy can be read.
+//! the pages of a queue link here with the queue and the tenant, from which the copy can be read.
 
 use askama::Template;
 use serde::Deserialize;
@@ -38,7 +38,7 @@ struct Page {
     subscribers: Vec<SubscriberRow>,
     more: bool,
     may_use: bool,
-    /// Whether the caller may see more than single environments.
+    /// Whether the caller may see more than single tenants.
     whole: bool,
     now_ms: u64,
 }
@@ -72,7 +72,9 @@ struct Entry {
     #[serde(rename = "type")]
     kind: String,
     topic: String,
-    environment: String,
+    // Earlier releases stored it as `environment`.
+    #[serde(alias = "environment")]
+    tenant: String,
     #[serde(default)]
     object: String,
     #[serde(default)]
@@ -83,7 +85,7 @@ struct Entry {
 
 fn unknown(id: &str) -> Problem {
     let detail = format!(
-        "Unknown event `{id}`: it never existed, is no longer retained, or belongs to another environment."
+        "Unknown event `{id}`: it never existed, is no longer retained, or belongs to another tenant."
     );
     Problem::not_found("unknown_event", detail)
 }
@@ -94,8 +96,8 @@ pub(super) async fn content(visit: Visit<'_>) -> Result<Content, Problem> {
     let logged = app.queues.log_entry(id).await?;
     let copy = match (&logged, &*view.queue) {
         (None, queue) if !queue.is_empty() => {
-            let environment = Some(&*view.environment).filter(|environment| !environment.is_empty());
-            app.queues.message(queue, id, environment, Act::Show).await?
+            let tenant = Some(&*view.tenant).filter(|tenant| !tenant.is_empty());
+            app.queues.message(queue, id, tenant, Act::Show).await?
         }
         _ => None,
     };
@@ -103,7 +105,7 @@ pub(super) async fn content(visit: Visit<'_>) -> Result<Content, Problem> {
     let body = logged.as_deref().or(copy.as_ref().map(|copy| &*copy.message.body));
     let entry: Entry =
         body.and_then(|body| serde_json::from_slice(body).ok()).ok_or_else(|| unknown(&view.name))?;
-    let foreign = caller.environments().is_some_and(|own| !own.contains(&entry.environment));
+    let foreign = caller.tenants().is_some_and(|own| !own.contains(&entry.tenant));
     if foreign || is_audit_topic(&entry.topic) && !caller.has_any(&[Scope::Audit]) {
         return Err(unknown(&view.name));
     }
@@ -117,7 +119,7 @@ pub(super) async fn content(visit: Visit<'_>) -> Result<Content, Problem> {
         subscribers,
         more: more_queues || more_subscribers,
         may_use: caller.has_any(&[Scope::Queues]),
-        whole: caller.environments().is_none(),
+        whole: caller.tenants().is_none(),
         now_ms,
     })
 }
@@ -130,11 +132,10 @@ fn pretty(data: &RawValue) -> String {
     text.unwrap_or_else(|| data.get().to_owned())
 }
 
-/// Tokens that are confined to environments do not see dead letters.
+/// Tokens that are confined to tenants do not see dead letters.
 fn shows(caller: &Caller, stored: &Stored) -> bool {
-    let own =
-        |own: &[String]| stored.place != MessageState::Dead && own.contains(&stored.message.environment);
-    caller.environments().is_none_or(own)
+    let own = |own: &[String]| stored.place != MessageState::Dead && own.contains(&stored.message.tenant);
+    caller.tenants().is_none_or(own)
 }
 
 /// The queues whose pattern matches, and the one that the address names.
@@ -143,7 +144,7 @@ async fn queues(
     id: u64,
     entry: &Entry,
 ) -> Result<(Vec<QueueRow>, bool), Problem> {
-    let text = format!("{}:{}:{}", entry.environment, entry.kind, entry.topic);
+    let text = format!("{}:{}:{}", entry.tenant, entry.kind, entry.topic);
     let mut names: Vec<String> = app.bus.handle().queues(|all| {
         let places = all.matching(&text);
         places.iter().filter_map(|place| all.at(*place)).map(|queue| queue.name.to_string()).collect()
@@ -155,7 +156,7 @@ async fn queues(
     names.truncate(MAX_PLACES);
     let mut rows = Vec::new();
     for name in names {
-        let stored = app.queues.message(&name, id, Some(&entry.environment), Act::Show).await?;
+        let stored = app.queues.message(&name, id, Some(&entry.tenant), Act::Show).await?;
         rows.push(queue_row(name, stored.filter(|one| shows(caller, one)), now_ms));
     }
     Ok((rows, more))
@@ -180,19 +181,17 @@ fn queue_row(name: String, stored: Option<Stored>, now_ms: u64) -> QueueRow {
     QueueRow { name, stored, state, class, details }
 }
 
-/// The subscribers of its topic. Only a caller that sees all environments sees them.
+/// The subscribers of its topic. Only a caller that sees all tenants sees them.
 async fn subscribers(
     visit: Visit<'_>,
     id: u64,
     entry: &Entry,
 ) -> Result<(Vec<SubscriberRow>, bool), Problem> {
-    if visit.caller.environments().is_some() {
+    if visit.caller.tenants().is_some() {
         return Ok((Vec::new(), false));
     }
     let mut all = visit.app.bus.handle().subscriptions().await?;
-    all.retain(|one| {
-        one.subscription.topics.contains(&entry.topic) && one.subscription.takes(&entry.environment)
-    });
+    all.retain(|one| one.subscription.topics.contains(&entry.topic) && one.subscription.takes(&entry.tenant));
     let more = all.len() > MAX_PLACES;
     all.truncate(MAX_PLACES);
     let mut rows = Vec::new();
@@ -270,7 +269,7 @@ mod tests {
     #[test]
     fn a_message_that_left_its_queue_cannot_be_changed() {
         let shown = |stored| {
-            let entry = r#"{"type":"create","topic":"mail","environment":"a/b"}"#;
+            let entry = r#"{"type":"create","topic":"mail","tenant":"a/b"}"#;
             let page = Page {
                 id: 7,
                 entry: serde_json::from_str(entry).unwrap(),
@@ -286,11 +285,11 @@ mod tests {
         };
         let gone = shown(None);
         assert!(gone.contains("not in the queue") && !gone.contains("/queues/mail/messages"), "{gone}");
-        let environment = "a/b".to_owned();
-        let message = Taken { id: 7, attempt: 1, environment, backlog: 1, body: Vec::new() };
+        let tenant = "a/b".to_owned();
+        let message = Taken { id: 7, attempt: 1, tenant, backlog: 1, body: Vec::new() };
         let stored = |place| Some(Stored { place, at_ms: None, reason: None, message: message.clone() });
         let (waiting, dead) = (shown(stored(MessageState::Waiting)), shown(stored(MessageState::Dead)));
-        assert!(waiting.contains("\"/queues/mail/messages/7?environment=a%2Fb\""), "{waiting}");
-        assert!(!waiting.contains("/redrive") && dead.contains("/messages/7/redrive?environment=a%2Fb"));
+        assert!(waiting.contains("\"/queues/mail/messages/7?tenant=a%2Fb\""), "{waiting}");
+        assert!(!waiting.contains("/redrive") && dead.contains("/messages/7/redrive?tenant=a%2Fb"));
     }
 }

@@ -8,12 +8,12 @@ use crate::http::Problem;
 #[derive(Debug, Template)]
 #[template(path = "dashboard/events.html")]
 struct Page<'a> {
-    /// The environments of a token that is limited to some.
-    environments: Option<&'a [String]>,
+    /// The tenants of a token that is limited to some.
+    tenants: Option<&'a [String]>,
     /// The topic of a link from elsewhere.
     topic: &'a str,
 }
 
 pub(super) fn content(Visit { caller, view, .. }: Visit<'_>) -> Result<Content, Problem> {
-    plain(&Page { environments: caller.environments(), topic: &view.name })
+    plain(&Page { tenants: caller.tenants(), topic: &view.name })
 }

@@ -183,7 +183,7 @@ pub(super) struct View {
     range: String,
     /// Where a message is, if its log entry may be gone.
     queue: String,
-    environment: String,
+    tenant: String,
     /// A request that is to be explained, as it was typed.
     method: String,
     url: String,
@@ -242,7 +242,7 @@ impl View {
             ("at", &self.at),
             ("range", &self.range),
             ("queue", &self.queue),
-            ("environment", &self.environment),
+            ("tenant", &self.tenant),
             ("method", &self.method),
             ("url", &self.url),
             ("header", &self.header),
@@ -269,9 +269,9 @@ fn event_link(id: u64) -> String {
 }
 
 /// The address of the page of a message in a queue.
-fn message_link(queue: &str, environment: &str, id: u64) -> String {
+fn message_link(queue: &str, tenant: &str, id: u64) -> String {
     let view = View::of(Kind::Event, &id.to_string());
-    View { queue: queue.to_owned(), environment: environment.to_owned(), ..view }.address()
+    View { queue: queue.to_owned(), tenant: tenant.to_owned(), ..view }.address()
 }
 
 /// A name as a path segment of the API.
@@ -354,7 +354,7 @@ pub(super) async fn content(
         | Kind::Certificates => {
             check_divided(caller, Dimension::Hosts)?;
         }
-        Kind::Queues | Kind::Events | Kind::Event => check_divided(caller, Dimension::Environments)?,
+        Kind::Queues | Kind::Events | Kind::Event => check_divided(caller, Dimension::Tenants)?,
         Kind::Machines | Kind::Label | Kind::Plan => check_divided(caller, Dimension::Machines)?,
         Kind::Routers | Kind::Topics | Kind::Subscribers | Kind::Objects | Kind::Tokens | Kind::Audit => {
             check_whole(caller)?;

@@ -1,4 +1,4 @@
-//! Queues, and one queue by environment: backlog, age, and noisy environments.
+//! Queues, and one queue by tenant: backlog, age, and noisy tenants.
 
 use askama::Template;
 
@@ -19,11 +19,11 @@ use crate::{
 use signalbox_access::Scope;
 use signalbox_api::queues::Overflow;
 use signalbox_bus::EventId;
-use signalbox_queues::{Definition, Error, FacetStatus, QueueNumbers, Stored, Taken};
+use signalbox_queues::{Definition, Error, QueueNumbers, Stored, Taken, TenantStatus};
 
-/// Maximum facets that are read and sorted: the deepest, as many of the first by name, or those that a search finds.
+/// Maximum tenants that are read and sorted: the deepest, as many of the first by name, or those that a search finds.
 const MAX_SORTED: usize = 1000;
-/// Maximum facets whose names a search reads.
+/// Maximum tenants whose names a search reads.
 const MAX_SEARCHED: usize = 50_000;
 /// Maximum dead letters on the page.
 const MAX_DEAD_LETTERS: usize = 50;
@@ -38,13 +38,13 @@ const HEADINGS: [Heading; 7] = [
     ("waiting", "waiting", true),
     ("in flight", "in_flight", true),
     ("delayed", "delayed", true),
-    ("environments", "facets", true),
+    ("tenants", "tenants", true),
     ("dead letters", "dead", true),
 ];
 
-/// The columns of a queue's environments. The last one is for callers that may use its actions.
-const FACET_HEADINGS: [Heading; 8] = [
-    ("environment", "name", false),
+/// The columns of a queue's tenants. The last one is for callers that may use its actions.
+const TENANT_HEADINGS: [Heading; 8] = [
+    ("tenant", "name", false),
     ("waiting", "waiting", true),
     ("in flight", "in_flight", true),
     ("delayed", "delayed", true),
@@ -53,8 +53,8 @@ const FACET_HEADINGS: [Heading; 8] = [
     ("weight", "weight", true),
     ("actions", "", false),
 ];
-/// How environments are sorted without a choice.
-const FACET_SORT: &str = "-waiting";
+/// How tenants are sorted without a choice.
+const TENANT_SORT: &str = "-waiting";
 
 #[derive(Debug, Template)]
 #[template(path = "dashboard/queues.html")]
@@ -79,7 +79,7 @@ const LISTING: Listing<'static, QueueRow> = Listing {
         ("waiting", |row| SortKey::from(row.numbers.waiting)),
         ("in_flight", |row| SortKey::from(row.numbers.in_flight)),
         ("delayed", |row| SortKey::from(row.numbers.delayed)),
-        ("facets", |row| SortKey::from(row.numbers.facets)),
+        ("tenants", |row| SortKey::from(row.numbers.tenants)),
         ("dead", |row| SortKey::from(row.numbers.dead)),
     ],
 };
@@ -91,10 +91,10 @@ struct QueuePage<'a> {
     definition: &'a Definition,
     numbers: QueueNumbers,
     charting: Charting,
-    facets: Vec<FacetStatus>,
+    tenants: Vec<TenantStatus>,
     more: bool,
     noisy_backlog: u64,
-    /// The columns of the environments.
+    /// The columns of the tenants.
     list: Head,
     letters: Vec<Stored>,
     /// The next and the first page of dead letters.
@@ -106,7 +106,7 @@ struct QueuePage<'a> {
     may_use: bool,
     /// What the form changes.
     fields: Vec<DefinitionField>,
-    /// Whether the caller may see all environments.
+    /// Whether the caller may see all tenants.
     whole: bool,
     now_ms: u64,
 }
@@ -129,12 +129,12 @@ fn text(body: &[u8]) -> String {
 pub(super) async fn list(Visit { app, caller, view, .. }: Visit<'_>) -> Result<Content, Problem> {
     let registry = app.bus.handle().registry();
     let names: Vec<&str> = registry.queues.keys().map(String::as_str).collect();
-    let numbers = match caller.environments() {
+    let numbers = match caller.tenants() {
         None => app.queues.numbers(&names).await?,
         Some(own) => {
             let mut numbers = Vec::with_capacity(names.len());
             for name in &names {
-                numbers.push(sum(&app.queues.facets_named(name, own).await?));
+                numbers.push(sum(&app.queues.tenants_named(name, own).await?));
             }
             numbers
         }
@@ -156,46 +156,46 @@ pub(super) async fn queue(visit: Visit<'_>) -> Result<Content, Problem> {
     let registry = app.bus.handle().registry();
     let definition = registry.queues.get(name).ok_or(Error::NoSuchQueue)?;
     let wanted = view.search.trim().to_lowercase();
-    let (mut facets, mut more, numbers) = match caller.environments() {
+    let (mut tenants, mut more, numbers) = match caller.tenants() {
         Some(own) => {
-            let facets = app.queues.facets_named(name, own).await?;
-            let numbers = sum(&facets);
-            (facets, false, numbers)
+            let tenants = app.queues.tenants_named(name, own).await?;
+            let numbers = sum(&tenants);
+            (tenants, false, numbers)
         }
         None => {
             let numbers = app.queues.numbers(&[name]).await?.pop().unwrap_or_default();
-            let facets = loudest_facets(app, name, &wanted).await?;
-            let more = wanted.is_empty() && (facets.len() as u64) < numbers.facets;
-            (facets, more, numbers)
+            let tenants = loudest_tenants(app, name, &wanted).await?;
+            let more = wanted.is_empty() && (tenants.len() as u64) < numbers.tenants;
+            (tenants, more, numbers)
         }
     };
-    facets.retain(|facet| contains(&wanted, [&*facet.environment]));
-    sort(&mut facets, &view.sort);
-    more |= facets.len() > MAX_ROWS;
-    facets.truncate(MAX_ROWS);
-    let whole = caller.environments().is_none();
+    tenants.retain(|tenant| contains(&wanted, [&*tenant.tenant]));
+    sort(&mut tenants, &view.sort);
+    more |= tenants.len() > MAX_ROWS;
+    tenants.truncate(MAX_ROWS);
+    let whole = caller.tenants().is_none();
     let (mut letters, mut next) = (Vec::new(), None);
     if whole && numbers.dead > 0 {
         let page = app.queues.dead(name, &view.cursor, MAX_DEAD_LETTERS).await?;
         letters = page.items;
         next = page.next.map(|cursor| view.at_cursor(&cursor));
     }
-    let waiting = match caller.environments() {
+    let waiting = match caller.tenants() {
         None => app.queues.peek(name, None, MAX_WAITING).await?,
         Some(_) => Vec::new(),
     };
     let may_use = caller.has_any(&[Scope::Queues]);
-    let headings = FACET_HEADINGS.len() - usize::from(!may_use);
+    let headings = TENANT_HEADINGS.len() - usize::from(!may_use);
     let (charting, charts) = charted(visit);
     let page = QueuePage {
         name,
         definition,
         numbers,
         charting,
-        facets,
+        tenants,
         more,
         noisy_backlog: app.queues.options().noisy_backlog,
-        list: Head::new(view, FACET_SORT, &FACET_HEADINGS[..headings]),
+        list: Head::new(view, TENANT_SORT, &TENANT_HEADINGS[..headings]),
         letters,
         next,
         first: (!view.cursor.is_empty()).then(|| link(Kind::Queues, name)),
@@ -206,23 +206,23 @@ pub(super) async fn queue(visit: Visit<'_>) -> Result<Content, Problem> {
         whole,
         now_ms,
     };
-    // The history counts all environments together.
+    // The history counts all tenants together.
     with_charts(&page, if whole { charts } else { Vec::new() })
 }
 
-/// The deepest facets and the first by name, or those that a search finds, sorted by name.
-async fn loudest_facets(app: &Site, queue: &str, wanted: &str) -> Result<Vec<FacetStatus>, Problem> {
+/// The deepest tenants and the first by name, or those that a search finds, sorted by name.
+async fn loudest_tenants(app: &Site, queue: &str, wanted: &str) -> Result<Vec<TenantStatus>, Problem> {
     if !wanted.is_empty() {
-        return Ok(app.queues.facets_like(queue, wanted, MAX_SORTED, MAX_SEARCHED).await?);
+        return Ok(app.queues.tenants_like(queue, wanted, MAX_SORTED, MAX_SEARCHED).await?);
     }
-    let mut facets = app.queues.facets(queue, "", MAX_SORTED).await?.items;
-    if facets.len() == MAX_SORTED {
+    let mut tenants = app.queues.tenants(queue, "", MAX_SORTED).await?.items;
+    if tenants.len() == MAX_SORTED {
         let deepest = app.queues.deepest(queue, MAX_SORTED).await?;
-        facets.extend(deepest);
-        facets.sort_by(|a, b| a.environment.cmp(&b.environment));
-        facets.dedup_by(|a, b| a.environment == b.environment);
+        tenants.extend(deepest);
+        tenants.sort_by(|a, b| a.tenant.cmp(&b.tenant));
+        tenants.dedup_by(|a, b| a.tenant == b.tenant);
     }
-    Ok(facets)
+    Ok(tenants)
 }
 
 /// The charts of a queue, and their time ranges.
@@ -262,9 +262,9 @@ fn definition_fields(definition: &Definition) -> Vec<DefinitionField> {
             "Longest backoff, seconds",
             wanted.max_backoff_seconds.unwrap_or_default(),
         ),
-        limit("in_flight_limit", "In flight per environment", definition.in_flight_limit),
+        limit("in_flight_limit", "In flight per tenant", definition.in_flight_limit),
         limit("max_waiting", "Waiting at most", definition.max_waiting),
-        limit("max_waiting_per_tenant", "Waiting per environment", definition.max_waiting_per_tenant),
+        limit("max_waiting_per_tenant", "Waiting per tenant", definition.max_waiting_per_tenant),
     ]
 }
 
@@ -279,14 +279,14 @@ fn shown(definition: &Definition) -> String {
     serde_json::Value::Object(shown).to_string()
 }
 
-/// The numbers of a queue as far as these facets contribute to them.
-fn sum(facets: &[FacetStatus]) -> QueueNumbers {
+/// The numbers of a queue as far as these tenants contribute to them.
+fn sum(tenants: &[TenantStatus]) -> QueueNumbers {
     let mut numbers = QueueNumbers::default();
-    for facet in facets {
-        numbers.waiting += facet.waiting;
-        numbers.in_flight += facet.in_flight;
-        numbers.delayed += facet.delayed;
-        numbers.facets += u64::from(facet.waiting + facet.in_flight + facet.delayed > 0);
+    for tenant in tenants {
+        numbers.waiting += tenant.waiting;
+        numbers.in_flight += tenant.in_flight;
+        numbers.delayed += tenant.delayed;
+        numbers.tenants += u64::from(tenant.waiting + tenant.in_flight + tenant.delayed > 0);
     }
     numbers
 }
@@ -295,27 +295,27 @@ fn age(ms: Option<u64>) -> String {
     ms.map_or_else(|| "–".to_owned(), format::span)
 }
 
-/// Sorts by a column of [`FACET_HEADINGS`], with `-` in descending order. Equal facets stay in the order of their names.
-fn sort(facets: &mut [FacetStatus], by: &str) {
-    let by = if by.is_empty() { FACET_SORT } else { by };
+/// Sorts by a column of [`TENANT_HEADINGS`], with `-` in descending order. Equal tenants stay in the order of their names.
+fn sort(tenants: &mut [TenantStatus], by: &str) {
+    let by = if by.is_empty() { TENANT_SORT } else { by };
     let (descending, field) = by.strip_prefix('-').map_or((false, by), |field| (true, field));
-    let key = |facet: &FacetStatus| match field {
-        "waiting" => facet.waiting,
-        "in_flight" => facet.in_flight,
-        "delayed" => facet.delayed,
-        "age" => facet.oldest_age_ms.unwrap_or_default(),
-        "dwell" => facet.dwell_ms.unwrap_or_default(),
-        "weight" => u64::from(facet.weight),
+    let key = |tenant: &TenantStatus| match field {
+        "waiting" => tenant.waiting,
+        "in_flight" => tenant.in_flight,
+        "delayed" => tenant.delayed,
+        "age" => tenant.oldest_age_ms.unwrap_or_default(),
+        "dwell" => tenant.dwell_ms.unwrap_or_default(),
+        "weight" => u64::from(tenant.weight),
         _ => 0,
     };
-    // The facets arrive in the order of their names, which a stable sort keeps.
+    // The tenants arrive in the order of their names, which a stable sort keeps.
     if descending {
-        facets.sort_by_key(|facet| std::cmp::Reverse(key(facet)));
+        tenants.sort_by_key(|tenant| std::cmp::Reverse(key(tenant)));
     } else {
-        facets.sort_by_key(key);
+        tenants.sort_by_key(key);
     }
     if by == "-name" {
-        facets.reverse();
+        tenants.reverse();
     }
 }
 
@@ -336,30 +336,30 @@ mod tests {
     }
 
     #[test]
-    fn facets_are_sorted_by_the_requested_key() {
-        let facet = |environment: &str, waiting, oldest_age_ms, dwell_ms| FacetStatus {
-            environment: environment.to_owned(),
+    fn tenants_are_sorted_by_the_requested_key() {
+        let with = |tenant: &str, waiting, oldest_age_ms, dwell_ms| TenantStatus {
+            tenant: tenant.to_owned(),
             weight: 1,
             waiting,
             oldest_age_ms,
             dwell_ms,
-            ..FacetStatus::default()
+            ..TenantStatus::default()
         };
-        let facets =
-            [facet("a", 1, Some(9), None), facet("b", 3, None, Some(1)), facet("c", 3, Some(5), Some(2))];
+        let tenants =
+            [with("a", 1, Some(9), None), with("b", 3, None, Some(1)), with("c", 3, Some(5), Some(2))];
         let orders = [("", "bca"), ("waiting", "abc"), ("-age", "acb"), ("-dwell", "cba"), ("name", "abc")];
         for (by, order) in orders.into_iter().chain([("-name", "cba"), ("unknown", "abc")]) {
-            let mut facets = facets.clone();
-            sort(&mut facets, by);
-            let names: String = facets.iter().map(|facet| facet.environment.as_str()).collect();
+            let mut tenants = tenants.clone();
+            sort(&mut tenants, by);
+            let names: String = tenants.iter().map(|tenant| tenant.tenant.as_str()).collect();
             assert_eq!(names, order, "by {by:?}");
         }
     }
 
     #[test]
-    fn an_environment_with_a_large_backlog_is_marked() {
+    fn an_tenant_with_a_large_backlog_is_marked() {
         let definition = definition();
-        let facet = FacetStatus { environment: "a/b".to_owned(), waiting: 3, ..FacetStatus::default() };
+        let tenant = TenantStatus { tenant: "a/b".to_owned(), waiting: 3, ..TenantStatus::default() };
         let page = |noisy_backlog| {
             let view = View::of(Kind::Queues, "mail");
             let page = QueuePage {
@@ -367,10 +367,10 @@ mod tests {
                 definition: &definition,
                 numbers: QueueNumbers::default(),
                 charting: Charting::new(&view, Range::named(""), None, String::new()),
-                facets: vec![facet.clone()],
+                tenants: vec![tenant.clone()],
                 more: false,
                 noisy_backlog,
-                list: Head::new(&view, FACET_SORT, &FACET_HEADINGS),
+                list: Head::new(&view, TENANT_SORT, &TENANT_HEADINGS),
                 letters: Vec::new(),
                 next: None,
                 first: None,
@@ -385,6 +385,6 @@ mod tests {
         };
         let (noisy, quiet) = (page(2), page(3));
         assert!(noisy.contains(">noisy<") && !quiet.contains(">noisy<"), "{noisy}");
-        assert!(quiet.contains("/queues/mail/facets/a%2Fb"), "{quiet}");
+        assert!(quiet.contains("/queues/mail/tenants/a%2Fb"), "{quiet}");
     }
 }

@@ -2,29 +2,29 @@
 
 use std::collections::BTreeMap;
 
-use super::{Facet, Message};
+use super::{Message, Tenant};
 
 /// The settings of `PUT /queues/{name}`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Settings {
     /// How long a pulled message is invisible, in milliseconds.
     pub lease_ms: i64,
-    /// Messages per turn, by facet; 0 pauses it.
-    pub weights: BTreeMap<Facet, u32>,
-    /// The weight of every facet that is not in `weights`.
+    /// Messages per turn, by tenant; 0 pauses it.
+    pub weights: BTreeMap<Tenant, u32>,
+    /// The weight of every tenant that is not in `weights`.
     pub default_weight: u32,
-    /// How many messages of one facet may be in flight; no limit if absent.
+    /// How many messages of one tenant may be in flight; no limit if absent.
     pub in_flight_limit: Option<u32>,
     /// How often a message is pulled before it is dead; no limit if absent.
     pub max_attempts: Option<u32>,
-    /// Limits of single facets in place of `in_flight_limit`; 0 for no limit.
-    pub limits: BTreeMap<Facet, u32>,
-    /// Messages per 1,000 seconds of single facets; the others have no limit.
-    pub rates: BTreeMap<Facet, i64>,
+    /// Limits of single tenants in place of `in_flight_limit`; 0 for no limit.
+    pub limits: BTreeMap<Tenant, u32>,
+    /// Messages per 1,000 seconds of single tenants; the others have no limit.
+    pub rates: BTreeMap<Tenant, i64>,
     /// How long a message waits before its second delivery, in milliseconds, and the maximum before a later one; 0 for
     /// no backoff.
     pub backoff_ms: (i64, i64),
-    /// Messages of a facet that may wait or be delayed; no limit if absent.
+    /// Messages of a tenant that may wait or be delayed; no limit if absent.
     pub max_waiting: Option<usize>,
     /// Whether the oldest messages are dropped beyond this limit; otherwise new ones are rejected.
     pub drops: bool,
@@ -48,16 +48,16 @@ impl Default for Settings {
 }
 
 impl Settings {
-    /// Messages per turn of `facet`.
+    /// Messages per turn of `tenant`.
     #[must_use]
-    pub fn weight(&self, facet: Facet) -> u32 {
-        self.weights.get(&facet).copied().unwrap_or(self.default_weight)
+    pub fn weight(&self, tenant: Tenant) -> u32 {
+        self.weights.get(&tenant).copied().unwrap_or(self.default_weight)
     }
 
-    /// Messages of `facet` that may be in flight.
+    /// Messages of `tenant` that may be in flight.
     #[must_use]
-    pub fn limit(&self, facet: Facet) -> Option<u32> {
-        self.limits.get(&facet).map_or(self.in_flight_limit, |own| (*own > 0).then_some(*own))
+    pub fn limit(&self, tenant: Tenant) -> Option<u32> {
+        self.limits.get(&tenant).map_or(self.in_flight_limit, |own| (*own > 0).then_some(*own))
     }
 
     /// How long a message waits after this many deliveries, in milliseconds.
@@ -80,7 +80,7 @@ pub struct Receipt {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pulled {
     /// Its tenant.
-    pub facet: Facet,
+    pub tenant: Tenant,
     /// Which it is.
     pub message: Message,
     /// How to settle it; also there, but worthless, after a pull with `auto_ack`.
@@ -94,7 +94,7 @@ pub struct Pulled {
 /// Where a message is: in exactly one of these (F7).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Place {
-    /// In its facet, to be pulled.
+    /// In its tenant, to be pulled.
     Waiting,
     /// Returned, or accepted, with a delay that is over at this time, in milliseconds.
     Delayed(i64),
@@ -117,7 +117,7 @@ pub enum Verdict {
     Stale,
 }
 
-/// How many messages are where, over all facets.
+/// How many messages are where, over all tenants.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Counts {
     /// To be pulled.
@@ -128,9 +128,9 @@ pub struct Counts {
     pub in_flight: usize,
 }
 
-/// The contents of one facet.
+/// The contents of one tenant.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct FacetView {
+pub struct TenantView {
     /// Head first.
     pub waiting: Vec<Message>,
     /// In order of acceptance.
@@ -144,13 +144,13 @@ pub struct FacetView {
 pub enum Part {
     /// A turn ends when the weight is used.
     Turn,
-    /// A facet enters at the tail, not at the head.
+    /// A tenant enters at the tail, not at the head.
     Tail,
-    /// A facet that ran empty leaves the ring.
+    /// A tenant that ran empty leaves the ring.
     Leave,
-    /// A push puts a new facet into the ring.
+    /// A push puts a new tenant into the ring.
     Enter,
-    /// An ack evaluates the facet again: it may have been at its limit.
+    /// An ack evaluates the tenant again: it may have been at its limit.
     EvaluateAfterAck,
     /// A receipt is of one pull, not of the message.
     Delivery,
@@ -162,16 +162,16 @@ pub enum Part {
     Head,
     /// A delayed message becomes available again.
     Due,
-    /// The turn of a facet that left is forgotten.
+    /// The turn of a tenant that left is forgotten.
     TurnReset,
     /// The counters follow an expiry.
     CountExpiry,
-    /// Dropping a facet also drops its messages in flight.
+    /// Dropping a tenant also drops its messages in flight.
     DropInFlight,
-    /// A configuration change evaluates every facet again.
+    /// A configuration change evaluates every tenant again.
     EvaluateAfterConfigure,
-    /// A facet that has used up its rate leaves the ring until its rate allows messages again.
+    /// A tenant that has used up its rate leaves the ring until its rate allows messages again.
     Throttle,
-    /// A message that becomes available for the first time joins the end of its facet.
+    /// A message that becomes available for the first time joins the end of its tenant.
     LaterTail,
 }

@@ -1,12 +1,12 @@
 //! Every state of some queues, with the whole protocol and with each part of it left out.
 
 use super::model::{Action, Queues};
-use super::{Facet, Part, Settings};
+use super::{Part, Settings, Tenant};
 use crate::explore::{WEDGE, explore};
 
 const LIMIT: usize = 2_000_000;
 
-fn settings(weights: &[(Facet, u32)]) -> Settings {
+fn settings(weights: &[(Tenant, u32)]) -> Settings {
     Settings { lease_ms: 0, weights: weights.iter().copied().collect(), ..Settings::default() }
 }
 
@@ -133,7 +133,7 @@ fn without_entering_the_ring_a_message_is_not_seen() {
 }
 
 #[test]
-fn without_evaluation_after_an_ack_a_limited_facet_stalls() {
+fn without_evaluation_after_an_ack_a_limited_tenant_stalls() {
     falls(Part::EvaluateAfterAck, limited(), "F2");
 }
 
@@ -148,7 +148,7 @@ fn without_a_lease_a_crash_after_a_pull_loses_the_message() {
 }
 
 #[test]
-fn without_the_sweep_a_dead_consumer_blocks_its_facet() {
+fn without_the_sweep_a_dead_consumer_blocks_its_tenant() {
     falls(Part::Sweep, limited(), WEDGE);
 }
 
@@ -163,7 +163,7 @@ fn without_the_end_of_a_delay_a_message_is_never_redelivered() {
 }
 
 #[test]
-fn without_forgetting_the_turn_of_a_facet_that_left_the_next_one_is_cut_short() {
+fn without_forgetting_the_turn_of_a_tenant_that_left_the_next_one_is_cut_short() {
     falls(Part::TurnReset, fair(), "F3");
 }
 
@@ -173,7 +173,7 @@ fn without_counting_an_expiry_the_gauges_drift() {
 }
 
 #[test]
-fn without_dropping_messages_in_flight_a_part_of_a_dropped_facet_remains() {
+fn without_dropping_messages_in_flight_a_part_of_a_dropped_tenant_remains() {
     falls(Part::DropInFlight, limited(), "F1");
 }
 

@@ -1,4 +1,4 @@
-//! Queues with facets, pulled fairly.
+//! Queues with tenants, pulled fairly.
 
 mod calls;
 #[cfg(test)]
@@ -10,11 +10,11 @@ mod rules;
 mod traces;
 mod view;
 
-pub use calls::{Counts, FacetView, Part, Place, Pulled, Receipt, Settings, Verdict};
+pub use calls::{Counts, Part, Place, Pulled, Receipt, Settings, TenantView, Verdict};
 pub use reference::Reference;
 
-/// A tenant's part of a queue. Drivers of the real scripts number their environments in the order of their names.
-pub type Facet = u32;
+/// A tenant's part of a queue. Drivers of the real scripts number their tenants in the order of their names.
+pub type Tenant = u32;
 
-/// A message. Numbers are assigned in order of acceptance, so they order the messages of a facet.
+/// A message. Numbers are assigned in order of acceptance, so they order the messages of a tenant.
 pub type Message = u64;

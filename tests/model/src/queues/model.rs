@@ -6,14 +6,14 @@
 //! records receipts that no consumer can present any longer: those of a pull whose reply was lost or whose consumer
 //! died.
 //!
-//! F3 concerns a history. For each pair of facets the state holds how often one was pulled since each of the last
+//! F3 concerns a history. For each pair of tenants the state holds how often one was pulled since each of the last
 //! pulls of the other, for as long as it has been eligible without interruption, which is exactly what a window needs.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 use super::reference::Reference;
-use super::{Facet, Message, Place, Receipt, Settings, Verdict};
+use super::{Message, Place, Receipt, Settings, Tenant, Verdict};
 use crate::explore::Model;
 use crate::{Violation, ensure};
 
@@ -23,9 +23,9 @@ pub struct Queues {
     /// The first settings are the initial ones, to which an operator can always return; the others are possible
     /// changes.
     pub settings: Vec<Settings>,
-    /// How many messages are pushed to each facet.
-    pub pushes: Vec<(Facet, u8)>,
-    /// How often it is reconfigured, a facet is dropped, and one is purged.
+    /// How many messages are pushed to each tenant.
+    pub pushes: Vec<(Tenant, u8)>,
+    /// How often it is reconfigured, a tenant is dropped, and one is purged.
     pub operations: [u8; 3],
     /// How often a message is given back, without and with delay.
     pub nacks: [u8; 2],
@@ -42,23 +42,23 @@ pub struct Queues {
 pub struct State {
     queue: Reference,
     in_force: usize,
-    to_push: Vec<(Facet, u8)>,
+    to_push: Vec<(Tenant, u8)>,
     operations: [u8; 3],
     nacks: [u8; 2],
     extras: [u8; 2],
     /// In flight, and no consumer has the receipt.
     lost: BTreeSet<Message>,
-    /// For each two facets: pulls of the second since each of the last pulls of the first.
-    since: BTreeMap<(Facet, Facet), Vec<u32>>,
+    /// For each two tenants: pulls of the second since each of the last pulls of the first.
+    since: BTreeMap<(Tenant, Tenant), Vec<u32>>,
 }
 
 /// One call of a script.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
     /// A message is published.
-    Push(Facet),
+    Push(Tenant),
     /// A message is published that becomes available later.
-    PushLater(Facet),
+    PushLater(Tenant),
     /// One message is pulled.
     Pull,
     /// One message is pulled, and the reply is lost, or its consumer dies.
@@ -75,27 +75,27 @@ pub enum Action {
     Delay(Message),
     /// A consumer makes it a dead letter.
     Reject(Message),
-    /// The sweep has found that the rate of a facet allows messages again.
-    GoOn(Facet),
+    /// The sweep has found that the rate of a tenant allows messages again.
+    GoOn(Tenant),
     /// Its lease has run out, or its delay is over, and the sweep has seen it.
     Due(Message),
     /// All leases and delays expire together.
     DueAll,
     /// An operator changes the settings to those of this number.
     Configure(usize),
-    /// An operator drops a facet.
-    Drop(Facet),
-    /// An operator purges a facet.
-    Purge(Facet),
+    /// An operator drops a tenant.
+    Drop(Tenant),
+    /// An operator purges a tenant.
+    Purge(Tenant),
 }
 
 impl fmt::Display for Action {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Push(facet) => write!(formatter, "push to facet {facet}"),
-            Self::PushLater(facet) => write!(formatter, "push to facet {facet} with a delay"),
+            Self::Push(tenant) => write!(formatter, "push to tenant {tenant}"),
+            Self::PushLater(tenant) => write!(formatter, "push to tenant {tenant} with a delay"),
             Self::Reject(message) => write!(formatter, "reject {message}"),
-            Self::GoOn(facet) => write!(formatter, "sweep: facet {facet} may go on"),
+            Self::GoOn(tenant) => write!(formatter, "sweep: tenant {tenant} may go on"),
             Self::Pull => write!(formatter, "pull"),
             Self::PullLost => write!(formatter, "pull, and the reply is lost"),
             Self::PullAutoAck => write!(formatter, "pull with auto-ack"),
@@ -106,16 +106,16 @@ impl fmt::Display for Action {
             Self::Due(message) => write!(formatter, "sweep: {message} is due"),
             Self::DueAll => write!(formatter, "sweep: everything is due"),
             Self::Configure(number) => write!(formatter, "configure as settings {number}"),
-            Self::Drop(facet) => write!(formatter, "drop facet {facet}"),
-            Self::Purge(facet) => write!(formatter, "purge facet {facet}"),
+            Self::Drop(tenant) => write!(formatter, "drop tenant {tenant}"),
+            Self::Purge(tenant) => write!(formatter, "purge tenant {tenant}"),
         }
     }
 }
 
 impl Queues {
-    /// A queue to which each facet's messages are pushed, and to which nothing else is done.
+    /// A queue to which each tenant's messages are pushed, and to which nothing else is done.
     #[must_use]
-    pub fn new(settings: Settings, pushes: &[(Facet, u8)]) -> Self {
+    pub fn new(settings: Settings, pushes: &[(Tenant, u8)]) -> Self {
         Self {
             queue: Reference::new(settings.clone()),
             settings: vec![settings],
@@ -128,7 +128,7 @@ impl Queues {
     }
 
     fn pull(state: &mut State, auto_ack: bool, lost: bool) -> Result<(), Violation> {
-        let eligible = state.to_push.iter().any(|(facet, _)| state.queue.is_eligible(*facet));
+        let eligible = state.to_push.iter().any(|(tenant, _)| state.queue.is_eligible(*tenant));
         let pulled = state.queue.pull(1, auto_ack, 0).pop();
         ensure(pulled.is_some() == eligible, "F6", || {
             format!("something is eligible: {eligible}, pulled: {pulled:?}")
@@ -137,7 +137,7 @@ impl Queues {
         if lost {
             state.lost.insert(pulled.message);
         }
-        state.watch(pulled.facet)
+        state.watch(pulled.tenant)
     }
 
     /// Shows the good receipts of these messages, which must be taken.
@@ -172,12 +172,12 @@ impl State {
             .collect()
     }
 
-    /// F3: between the first and the last of `weight + 1` pulls of one facet, each other that was eligible throughout has
+    /// F3: between the first and the last of `weight + 1` pulls of one tenant, each other that was eligible throughout has
     /// had its whole turn.
-    fn watch(&mut self, pulled: Facet) -> Result<(), Violation> {
+    fn watch(&mut self, pulled: Tenant) -> Result<(), Violation> {
         let settings = self.queue.settings.clone();
         let others: Vec<_> =
-            self.to_push.iter().map(|(facet, _)| *facet).filter(|facet| *facet != pulled).collect();
+            self.to_push.iter().map(|(tenant, _)| *tenant).filter(|tenant| *tenant != pulled).collect();
         for other in others {
             let window = self.since.entry((pulled, other)).or_default();
             let (weight, due) = (settings.weight(pulled) as usize, settings.weight(other));
@@ -185,7 +185,7 @@ impl State {
                 let seen = window.remove(0);
                 ensure(seen >= due, "F3", || {
                     format!(
-                        "facet {other} was pulled {seen} times of {due} in {} pulls of {pulled}",
+                        "tenant {other} was pulled {seen} times of {due} in {} pulls of {pulled}",
                         weight + 1
                     )
                 })?;
@@ -199,7 +199,7 @@ impl State {
         Ok(())
     }
 
-    /// A window ends where the other facet is not eligible.
+    /// A window ends where the other tenant is not eligible.
     fn end_windows(&mut self) {
         let queue = &self.queue;
         self.since.retain(|(_, other), window| queue.is_eligible(*other) && !window.is_empty());
@@ -225,15 +225,15 @@ impl Model for Queues {
 
     fn actions(&self, state: &State) -> Vec<Action> {
         let mut actions = Vec::new();
-        let facets = || state.to_push.iter().map(|(facet, _)| *facet);
+        let tenants = || state.to_push.iter().map(|(tenant, _)| *tenant);
         actions.extend(
-            state.to_push.iter().filter(|(_, left)| *left > 0).map(|(facet, _)| Action::Push(*facet)),
+            state.to_push.iter().filter(|(_, left)| *left > 0).map(|(tenant, _)| Action::Push(*tenant)),
         );
         if state.extras[0] > 0 {
             let left = state.to_push.iter().filter(|(_, left)| *left > 0);
-            actions.extend(left.map(|(facet, _)| Action::PushLater(*facet)));
+            actions.extend(left.map(|(tenant, _)| Action::PushLater(*tenant)));
         }
-        actions.extend(facets().filter(|facet| state.queue.is_throttled(*facet)).map(Action::GoOn));
+        actions.extend(tenants().filter(|tenant| state.queue.is_throttled(*tenant)).map(Action::GoOn));
         actions.extend(&self.pulls);
         let (in_flight, delayed) = (state.in_flight(), state.delayed());
         actions.extend(in_flight.iter().map(|message| Action::Due(*message)));
@@ -261,10 +261,10 @@ impl Model for Queues {
         let other = |number: &usize| *number != state.in_force && reachable(number);
         actions.extend((0..self.settings.len()).filter(other).map(Action::Configure));
         if state.operations[1] > 0 {
-            actions.extend(facets().map(Action::Drop));
+            actions.extend(tenants().map(Action::Drop));
         }
         if state.operations[2] > 0 {
-            actions.extend(facets().map(Action::Purge));
+            actions.extend(tenants().map(Action::Purge));
         }
         actions
     }
@@ -272,17 +272,17 @@ impl Model for Queues {
     fn apply(&self, state: &State, action: &Action) -> Result<State, Violation> {
         let mut next = state.clone();
         match *action {
-            Action::Push(facet) | Action::PushLater(facet) => {
-                if let Some((_, left)) = next.to_push.iter_mut().find(|(other, _)| *other == facet) {
-                    // Named by its facet, so that who pushed first makes no difference where it makes none.
-                    let message = u64::from(facet) * 10 + 9 - u64::from(*left);
+            Action::Push(tenant) | Action::PushLater(tenant) => {
+                if let Some((_, left)) = next.to_push.iter_mut().find(|(other, _)| *other == tenant) {
+                    // Named by its tenant, so that who pushed first makes no difference where it makes none.
+                    let message = u64::from(tenant) * 10 + 9 - u64::from(*left);
                     *left -= 1;
                     if matches!(action, Action::PushLater(_)) {
                         next.extras[0] -= 1;
-                        next.queue.push_later(facet, message, 1);
-                    } else if next.queue.takes(facet) {
-                        next.queue.push(facet, message);
-                        next.queue.keep_bounds(facet);
+                        next.queue.push_later(tenant, message, 1);
+                    } else if next.queue.takes(tenant) {
+                        next.queue.push(tenant, message);
+                        next.queue.keep_bounds(tenant);
                     }
                 }
             }
@@ -290,7 +290,7 @@ impl Model for Queues {
                 next.extras[1] -= 1;
                 Self::settle(&mut next, &[message], Reference::reject)?;
             }
-            Action::GoOn(facet) => next.queue.go_on(facet),
+            Action::GoOn(tenant) => next.queue.go_on(tenant),
             Action::Pull => Self::pull(&mut next, false, false)?,
             Action::PullLost => Self::pull(&mut next, false, true)?,
             Action::PullAutoAck => Self::pull(&mut next, true, false)?,
@@ -317,13 +317,13 @@ impl Model for Queues {
                 next.queue.configure(self.settings[number].clone());
                 next.since.clear();
             }
-            Action::Drop(facet) => {
+            Action::Drop(tenant) => {
                 next.operations[1] -= 1;
-                next.queue.drop_facet(facet);
+                next.queue.drop_tenant(tenant);
             }
-            Action::Purge(facet) => {
+            Action::Purge(tenant) => {
                 next.operations[2] -= 1;
-                next.queue.purge(facet);
+                next.queue.purge(tenant);
             }
         }
         next.end_windows();
@@ -348,7 +348,7 @@ impl Model for Queues {
     }
 
     fn is_fault(&self, action: &Action) -> bool {
-        // A client that wants to finish pulls, acknowledges, waits, and returns to the settings that pause no facet.
+        // A client that wants to finish pulls, acknowledges, waits, and returns to the settings that pause no tenant.
         let consumes = matches!(action, Action::Pull | Action::PullAutoAck | Action::Ack(_));
         let waits =
             matches!(action, Action::Due(_) | Action::DueAll | Action::GoOn(_) | Action::Configure(0));
@@ -362,10 +362,10 @@ impl Model for Queues {
 
     fn describe(&self, state: &State) -> String {
         let mut line = format!("ring {:?}, used {}", state.queue.ring(), state.queue.used());
-        for facet in state.queue.active() {
-            let view = state.queue.facet(facet);
+        for tenant in state.queue.active() {
+            let view = state.queue.tenant(tenant);
             let (waiting, in_flight) = (view.waiting, view.in_flight);
-            line += &format!("; {facet}: waiting {waiting:?}, in flight {in_flight:?}");
+            line += &format!("; {tenant}: waiting {waiting:?}, in flight {in_flight:?}");
             if !view.delayed.is_empty() {
                 line += &format!(", delayed {:?}", view.delayed);
             }

@@ -2,30 +2,30 @@
 //!
 //! Each method is one atomic script. Decisions that the protocol leaves open are fixed here:
 //!
-//! * A facet is **eligible** iff its weight is above 0, it has waiting messages, and fewer than the limit are in
-//!   flight. Eligible facets are in the ring, others are not. Each call evaluates the facets that it touched, in the
-//!   order in which it first touched them; a facet that becomes eligible enters at the tail.
-//! * **Deficit round robin**: the facet at the head keeps its turn until it has been pulled `weight` times, and moves
-//!   to the tail in the same call. A facet that ceases to be eligible leaves the ring and loses the rest of its turn.
+//! * A tenant is **eligible** iff its weight is above 0, it has waiting messages, and fewer than the limit are in
+//!   flight. Eligible tenants are in the ring, others are not. Each call evaluates the tenants that it touched, in the
+//!   order in which it first touched them; a tenant that becomes eligible enters at the tail.
+//! * **Deficit round robin**: the tenant at the head keeps its turn until it has been pulled `weight` times, and moves
+//!   to the tail in the same call. A tenant that ceases to be eligible leaves the ring and loses the rest of its turn.
 //!   A changed weight applies to the running turn: a turn that has used it up ends immediately.
-//! * **Returned** messages (nack without delay, lease expired, delay over) go to the head of their facet, in order of
+//! * **Returned** messages (nack without delay, lease expired, delay over) go to the head of their tenant, in order of
 //!   acceptance, also if several calls return them: they precede those that were never delivered.
 //! * A receipt is valid while its message is in flight under it. An expired lease ends with the sweep that detects it,
 //!   not before: a slow consumer's work counts if no other consumer has the message yet.
-//! * Calls that settle many messages process them in sequence and evaluate the facets at the end.
-//! * A message that is **delayed when it is accepted** joins the tail of its facet when its delay is over, as if it had
+//! * Calls that settle many messages process them in sequence and evaluate the tenants at the end.
+//! * A message that is **delayed when it is accepted** joins the tail of its tenant when its delay is over, as if it had
 //!   been accepted then.
-//! * A facet with a **rate** has a bucket of one second of it, at least one message. One that has used it up is
+//! * A tenant with a **rate** has a bucket of one second of it, at least one message. One that has used it up is
 //!   *throttled*: it is not eligible until a sweep at the moment at which the bucket has a message again.
 //! * Attempts are counted at the pull. A message that is returned after `max_attempts` of them is dead instead.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::hash::{Hash, Hasher};
 
-use super::{Counts, Facet, Message, Part, Place, Pulled, Receipt, Settings, Verdict};
+use super::{Counts, Message, Part, Place, Pulled, Receipt, Settings, Tenant, Verdict};
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
-pub(super) struct FacetState {
+pub(super) struct TenantState {
     pub(super) waiting: VecDeque<Message>,
     pub(super) delayed: usize,
     pub(super) in_flight: usize,
@@ -33,18 +33,18 @@ pub(super) struct FacetState {
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Entry {
-    pub(super) facet: Facet,
+    pub(super) tenant: Tenant,
     pub(super) attempts: u32,
     pub(super) deliveries: u32,
     pub(super) place: Place,
-    /// The newest message of the facet when this one joined it: its place among those that were not pulled.
+    /// The newest message of the tenant when this one joined it: its place among those that were not pulled.
     pub(super) joined: Message,
 }
 
 /// A message, in the unit of buckets.
 const MESSAGE: i64 = 1_000_000;
 
-/// How many facets the last call added to the ring. No part of the state: two queues that differ only in it are equal.
+/// How many tenants the last call added to the ring. No part of the state: two queues that differ only in it are equal.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Entered(pub(super) usize);
 
@@ -66,8 +66,8 @@ impl Hash for Entered {
 /// use signalbox_protocol_model::queues::{Reference, Settings};
 ///
 /// let mut queue = Reference::new(Settings::default());
-/// for (facet, message) in [(1, 10), (1, 11), (2, 12)] {
-///     queue.push(facet, message);
+/// for (tenant, message) in [(1, 10), (1, 11), (2, 12)] {
+///     queue.push(tenant, message);
 /// }
 /// let order: Vec<_> = queue.pull(3, false, 0).into_iter().map(|pulled| pulled.message).collect();
 /// assert_eq!(order, [10, 12, 11]);
@@ -75,17 +75,17 @@ impl Hash for Entered {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Reference {
     pub(super) settings: Settings,
-    /// The active facets: those of which anything waits, is delayed or in flight.
-    pub(super) facets: BTreeMap<Facet, FacetState>,
-    pub(super) ring: VecDeque<Facet>,
+    /// The active tenants: those of which anything waits, is delayed or in flight.
+    pub(super) tenants: BTreeMap<Tenant, TenantState>,
+    pub(super) ring: VecDeque<Tenant>,
     /// Pulls of the head in the turn that runs.
     pub(super) used: u32,
     pub(super) leases: BTreeSet<(i64, Message)>,
     pub(super) delayed: BTreeSet<(i64, Message)>,
-    /// Facets that have used up their rates, by when they allow messages again.
-    pub(super) throttled: BTreeSet<(i64, Facet)>,
+    /// Tenants that have used up their rates, by when they allow messages again.
+    pub(super) throttled: BTreeSet<(i64, Tenant)>,
     /// Remaining budgets of the rates, in millionths of a message, as of a time in milliseconds.
-    pub(super) buckets: BTreeMap<Facet, (i64, i64)>,
+    pub(super) buckets: BTreeMap<Tenant, (i64, i64)>,
     pub(super) dead: Vec<Message>,
     pub(super) counts: Counts,
     /// Every message that ever was, with the place it is meant to be in.
@@ -100,7 +100,7 @@ impl Reference {
     pub fn new(settings: Settings) -> Self {
         Self {
             settings,
-            facets: BTreeMap::new(),
+            tenants: BTreeMap::new(),
             ring: VecDeque::new(),
             used: 0,
             leases: BTreeSet::new(),
@@ -126,16 +126,16 @@ impl Reference {
         self.without != Some(part)
     }
 
-    /// Accepts a message at the tail of its facet.
+    /// Accepts a message at the tail of its tenant.
     ///
     /// # Panics
-    /// If `message` was there before, or is not above all before it in its facet.
-    pub fn push(&mut self, facet: Facet, message: Message) {
-        self.accept(facet, message, Place::Waiting);
-        self.facets.entry(facet).or_default().waiting.push_back(message);
+    /// If `message` was there before, or is not above all before it in its tenant.
+    pub fn push(&mut self, tenant: Tenant, message: Message) {
+        self.accept(tenant, message, Place::Waiting);
+        self.tenants.entry(tenant).or_default().waiting.push_back(message);
         self.counts.waiting += 1;
         if self.has(Part::Enter) {
-            self.look(facet);
+            self.look(tenant);
         }
     }
 
@@ -143,53 +143,53 @@ impl Reference {
     ///
     /// # Panics
     /// As [`Self::push`].
-    pub fn push_later(&mut self, facet: Facet, message: Message, due_ms: i64) {
-        self.accept(facet, message, Place::Delayed(due_ms));
+    pub fn push_later(&mut self, tenant: Tenant, message: Message, due_ms: i64) {
+        self.accept(tenant, message, Place::Delayed(due_ms));
         self.delayed.insert((due_ms, message));
-        self.facets.entry(facet).or_default().delayed += 1;
+        self.tenants.entry(tenant).or_default().delayed += 1;
         self.counts.delayed += 1;
     }
 
-    /// Whether a queue that rejects messages beyond its limit takes one more of `facet`.
+    /// Whether a queue that rejects messages beyond its limit takes one more of `tenant`.
     #[must_use]
-    pub fn takes(&self, facet: Facet) -> bool {
-        let size = self.facets.get(&facet).map_or(0, |state| state.waiting.len() + state.delayed);
+    pub fn takes(&self, tenant: Tenant) -> bool {
+        let size = self.tenants.get(&tenant).map_or(0, |state| state.waiting.len() + state.delayed);
         self.settings.drops || self.settings.max_waiting.is_none_or(|most| size < most)
     }
 
-    /// Whether the queue takes one more of `facet` that is delayed. It drops waiting messages only, so delayed ones of the
-    /// facet must stay within the limit.
+    /// Whether the queue takes one more of `tenant` that is delayed. It drops waiting messages only, so delayed ones of the
+    /// tenant must stay within the limit.
     #[must_use]
-    pub fn takes_later(&self, facet: Facet) -> bool {
-        let delayed = self.facets.get(&facet).map_or(0, |state| state.delayed);
-        self.takes(facet) && self.settings.max_waiting.is_none_or(|most| delayed < most)
+    pub fn takes_later(&self, tenant: Tenant) -> bool {
+        let delayed = self.tenants.get(&tenant).map_or(0, |state| state.delayed);
+        self.takes(tenant) && self.settings.max_waiting.is_none_or(|most| delayed < most)
     }
 
-    /// Drops the oldest waiting messages of a facet beyond the limit, after messages were accepted.
-    pub fn keep_bounds(&mut self, facet: Facet) {
+    /// Drops the oldest waiting messages of a tenant beyond the limit, after messages were accepted.
+    pub fn keep_bounds(&mut self, tenant: Tenant) {
         let Some(most) = self.settings.max_waiting.filter(|_| self.settings.drops) else { return };
-        while let Some(state) = self.facets.get_mut(&facet)
+        while let Some(state) = self.tenants.get_mut(&tenant)
             && state.waiting.len() + state.delayed > most
             && let Some(oldest) = state.waiting.pop_front()
         {
             self.counts.waiting -= 1;
             self.place(oldest, Place::Dropped);
         }
-        self.look(facet);
+        self.look(tenant);
     }
 
-    fn accept(&mut self, facet: Facet, message: Message, place: Place) {
-        let newest = self.messages.iter().rev().find(|(_, entry)| entry.facet == facet);
+    fn accept(&mut self, tenant: Tenant, message: Message, place: Place) {
+        let newest = self.messages.iter().rev().find(|(_, entry)| entry.tenant == tenant);
         let rises = newest.is_none_or(|(newest, _)| *newest < message);
         assert!(
             rises && !self.messages.contains_key(&message),
-            "{message} of {facet} is not above {newest:?}"
+            "{message} of {tenant} is not above {newest:?}"
         );
         self.entered = Entered(0);
-        self.messages.insert(message, Entry { facet, attempts: 0, deliveries: 0, place, joined: message });
+        self.messages.insert(message, Entry { tenant, attempts: 0, deliveries: 0, place, joined: message });
     }
 
-    /// Takes up to `max` messages, each from the facet whose turn it is.
+    /// Takes up to `max` messages, each from the tenant whose turn it is.
     pub fn pull(&mut self, max: usize, auto_ack: bool, now_ms: i64) -> Vec<Pulled> {
         self.entered = Entered(0);
         let mut pulled = Vec::new();
@@ -206,7 +206,7 @@ impl Reference {
         let verdicts =
             receipts.iter().map(|receipt| self.settle(*receipt, Place::Acked, &mut touched)).collect();
         if !self.has(Part::EvaluateAfterAck) {
-            touched.retain(|facet| self.is_idle(*facet));
+            touched.retain(|tenant| self.is_idle(*tenant));
         }
         self.look_at(&touched);
         verdicts
@@ -269,11 +269,11 @@ impl Reference {
         all.extend(due(&self.delayed));
         all.sort_unstable();
         let messages: Vec<_> = all.into_iter().map(|(_, message)| message).collect();
-        let ready: Vec<Facet> =
-            self.throttled.iter().take_while(|(due, _)| *due <= now_ms).map(|(_, facet)| *facet).collect();
+        let ready: Vec<Tenant> =
+            self.throttled.iter().take_while(|(due, _)| *due <= now_ms).map(|(_, tenant)| *tenant).collect();
         let mut entered = 0;
-        for facet in ready {
-            self.go_on(facet);
+        for tenant in ready {
+            self.go_on(tenant);
             entered += self.entered.0;
         }
         self.bring_back(&messages, now_ms);
@@ -281,36 +281,36 @@ impl Reference {
         messages.len()
     }
 
-    /// The effect of a sweep on a throttled facet once its bucket has a message again.
-    pub fn go_on(&mut self, facet: Facet) {
-        let Some(&(due, _)) = self.throttled.iter().find(|(_, other)| *other == facet) else { return };
-        self.throttled.remove(&(due, facet));
-        let tokens = self.tokens(facet, due);
-        self.buckets.insert(facet, (tokens, due));
-        self.look_at(&[facet]);
+    /// The effect of a sweep on a throttled tenant once its bucket has a message again.
+    pub fn go_on(&mut self, tenant: Tenant) {
+        let Some(&(due, _)) = self.throttled.iter().find(|(_, other)| *other == tenant) else { return };
+        self.throttled.remove(&(due, tenant));
+        let tokens = self.tokens(tenant, due);
+        self.buckets.insert(tenant, (tokens, due));
+        self.look_at(&[tenant]);
     }
 
-    /// The remaining budget of a facet's rate, in millionths of a message.
-    fn tokens(&self, facet: Facet, now_ms: i64) -> i64 {
-        let Some(rate) = self.settings.rates.get(&facet) else { return i64::MAX };
+    /// The remaining budget of a tenant's rate, in millionths of a message.
+    fn tokens(&self, tenant: Tenant, now_ms: i64) -> i64 {
+        let Some(rate) = self.settings.rates.get(&tenant) else { return i64::MAX };
         let full = MESSAGE.max(rate * 1000);
-        let (tokens, at) = self.buckets.get(&facet).copied().unwrap_or((full, now_ms));
+        let (tokens, at) = self.buckets.get(&tenant).copied().unwrap_or((full, now_ms));
         full.min(tokens.saturating_add((now_ms - at).max(0).saturating_mul(*rate)))
     }
 
-    /// Takes a message from the bucket of a facet, or only looks whether it has one.
-    fn spend(&mut self, facet: Facet, messages: i64, now_ms: i64) {
-        let Some(&rate) = self.settings.rates.get(&facet) else { return };
-        let tokens = self.tokens(facet, now_ms) - messages * MESSAGE;
-        self.buckets.insert(facet, (tokens, now_ms));
+    /// Takes a message from the bucket of a tenant, or only looks whether it has one.
+    fn spend(&mut self, tenant: Tenant, messages: i64, now_ms: i64) {
+        let Some(&rate) = self.settings.rates.get(&tenant) else { return };
+        let tokens = self.tokens(tenant, now_ms) - messages * MESSAGE;
+        self.buckets.insert(tenant, (tokens, now_ms));
         if tokens < MESSAGE && self.has(Part::Throttle) {
             let wait = (MESSAGE - tokens + rate - 1) / rate;
-            self.throttled.insert((now_ms + wait.max(1), facet));
+            self.throttled.insert((now_ms + wait.max(1), tenant));
         }
     }
 
-    pub(super) fn is_throttled(&self, facet: Facet) -> bool {
-        self.throttled.iter().any(|(_, other)| *other == facet)
+    pub(super) fn is_throttled(&self, tenant: Tenant) -> bool {
+        self.throttled.iter().any(|(_, other)| *other == tenant)
     }
 
     /// Where a message goes that is returned.
@@ -328,7 +328,7 @@ impl Reference {
         let (mut touched, mut returned, mut fresh) = (Vec::new(), Vec::new(), Vec::new());
         for &message in messages {
             let Some(entry) = self.messages.get(&message) else { continue };
-            let (facet, is_fresh) = (entry.facet, entry.deliveries == 0);
+            let (tenant, is_fresh) = (entry.tenant, entry.deliveries == 0);
             let to = match entry.place {
                 Place::InFlight(_) if !self.has(Part::Sweep) => continue,
                 Place::Delayed(_) if !self.has(Part::Due) => continue,
@@ -344,25 +344,25 @@ impl Reference {
                 _ => returned.push(message),
             }
             self.place(message, to);
-            touched.push(facet);
+            touched.push(tenant);
         }
         self.put_back(returned);
         self.join(fresh);
         self.look_at(&touched);
     }
 
-    /// Puts messages that were never pulled at the end of their facets.
+    /// Puts messages that were never pulled at the end of their tenants.
     fn join(&mut self, messages: Vec<Message>) {
         self.counts.waiting += messages.len();
         for message in messages {
-            let Some(facet) = self.messages.get(&message).map(|entry| entry.facet) else { continue };
-            let of_facet = self.messages.iter().rev().find(|(_, entry)| entry.facet == facet);
-            let newest = of_facet.map_or(message, |(newest, _)| *newest);
+            let Some(tenant) = self.messages.get(&message).map(|entry| entry.tenant) else { continue };
+            let of_tenant = self.messages.iter().rev().find(|(_, entry)| entry.tenant == tenant);
+            let newest = of_tenant.map_or(message, |(newest, _)| *newest);
             if let Some(entry) = self.messages.get_mut(&message) {
                 entry.joined = newest;
             }
             let to_tail = self.has(Part::LaterTail);
-            let state = self.facets.entry(facet).or_default();
+            let state = self.tenants.entry(tenant).or_default();
             if to_tail {
                 state.waiting.push_back(message);
             } else {
@@ -380,40 +380,40 @@ impl Reference {
         }
     }
 
-    /// Replaces the settings. Leases that run keep their time. Facets that become eligible enter in ascending order.
+    /// Replaces the settings. Leases that run keep their time. Tenants that become eligible enter in ascending order.
     ///
-    /// A throttled facet with other rules returns to the ring. A bucket is deleted with its rate.
+    /// A throttled tenant with other rules returns to the ring. A bucket is deleted with its rate.
     pub fn configure(&mut self, settings: Settings) {
-        let rules = |settings: &Settings, facet: Facet| {
-            (settings.limits.get(&facet).copied(), settings.rates.get(&facet).copied())
+        let rules = |settings: &Settings, tenant: Tenant| {
+            (settings.limits.get(&tenant).copied(), settings.rates.get(&tenant).copied())
         };
-        let (before, facets) = (&self.settings, &self.facets);
-        self.throttled.retain(|(_, facet)| {
-            let same = rules(before, *facet) == rules(&settings, *facet);
-            settings.rates.contains_key(facet) && (same || !facets.contains_key(facet))
+        let (before, tenants) = (&self.settings, &self.tenants);
+        self.throttled.retain(|(_, tenant)| {
+            let same = rules(before, *tenant) == rules(&settings, *tenant);
+            settings.rates.contains_key(tenant) && (same || !tenants.contains_key(tenant))
         });
-        self.buckets.retain(|facet, _| settings.rates.contains_key(facet));
+        self.buckets.retain(|tenant, _| settings.rates.contains_key(tenant));
         self.settings = settings;
         self.end_turn_if_used();
-        let active: Vec<_> = self.facets.keys().copied().collect();
+        let active: Vec<_> = self.tenants.keys().copied().collect();
         if self.has(Part::EvaluateAfterConfigure) {
             self.look_at(&active);
         }
     }
 
-    /// Deletes all messages of a facet, including those in flight; returns their number.
-    pub fn drop_facet(&mut self, facet: Facet) -> usize {
+    /// Deletes all messages of a tenant, including those in flight; returns their number.
+    pub fn drop_tenant(&mut self, tenant: Tenant) -> usize {
         let with_flight = self.has(Part::DropInFlight);
-        self.throw_away(facet, |place| match place {
+        self.throw_away(tenant, |place| match place {
             Place::Waiting | Place::Delayed(_) => true,
             Place::InFlight(_) => with_flight,
             _ => false,
         })
     }
 
-    /// Deletes the waiting and delayed messages of a facet, not those in flight; returns their number.
-    pub fn purge(&mut self, facet: Facet) -> usize {
-        self.throw_away(facet, |place| matches!(place, Place::Waiting | Place::Delayed(_)))
+    /// Deletes the waiting and delayed messages of a tenant, not those in flight; returns their number.
+    pub fn purge(&mut self, tenant: Tenant) -> usize {
+        self.throw_away(tenant, |place| matches!(place, Place::Waiting | Place::Delayed(_)))
     }
 
     /// Deletes one message that waits, is delayed or in flight. False if it is none of these.
@@ -424,12 +424,12 @@ impl Reference {
         };
         self.take_out(message);
         self.place(message, Place::Dropped);
-        let Some(facet) = self.messages.get(&message).map(|entry| entry.facet) else { return false };
-        if let Some(state) = self.facets.get_mut(&facet).filter(|_| place == Place::Waiting) {
+        let Some(tenant) = self.messages.get(&message).map(|entry| entry.tenant) else { return false };
+        if let Some(state) = self.tenants.get_mut(&tenant).filter(|_| place == Place::Waiting) {
             state.waiting.retain(|other| *other != message);
             self.counts.waiting -= 1;
         }
-        self.look_at(&[facet]);
+        self.look_at(&[tenant]);
         true
     }
 
@@ -452,7 +452,7 @@ impl Reference {
     }
 
     fn pull_one(&mut self, auto_ack: bool, now_ms: i64) -> Option<Pulled> {
-        let facet = loop {
+        let tenant = loop {
             let head = *self.ring.front()?;
             if self.tokens(head, now_ms) >= MESSAGE || !self.has(Part::Throttle) {
                 break head;
@@ -461,8 +461,8 @@ impl Reference {
             self.spend(head, 0, now_ms);
             self.look(head);
         };
-        let Some(message) = self.facets.get_mut(&facet).and_then(|state| state.waiting.pop_front()) else {
-            // Possible only when a part is left out: the ring lists a facet that has no message.
+        let Some(message) = self.tenants.get_mut(&tenant).and_then(|state| state.waiting.pop_front()) else {
+            // Possible only when a part is left out: the ring lists a tenant that has no message.
             self.ring.rotate_left(1);
             return None;
         };
@@ -474,21 +474,21 @@ impl Reference {
         if leaves_lease {
             self.leases.insert((until, message));
             self.counts.in_flight += 1;
-            self.facets.entry(facet).or_default().in_flight += 1;
+            self.tenants.entry(tenant).or_default().in_flight += 1;
         }
         let entry = self.messages.get_mut(&message)?;
         entry.attempts += 1;
         entry.deliveries += 1;
         let pulled = Pulled {
-            facet,
+            tenant,
             message,
             receipt: Receipt { message, delivery: entry.deliveries },
             attempts: entry.attempts,
             lease_until_ms: (!auto_ack).then_some(until),
         };
         self.used += 1;
-        self.spend(facet, 1, now_ms);
-        self.look(facet);
+        self.spend(tenant, 1, now_ms);
+        self.look(tenant);
         self.end_turn_if_used();
         Some(pulled)
     }
@@ -515,8 +515,8 @@ impl Reference {
         self.settings.max_attempts.is_some_and(|limit| attempts >= limit)
     }
 
-    /// Moves a message out of flight; to the facet's head it comes with the others of the call, in `put_back`.
-    fn settle(&mut self, receipt: Receipt, to: Place, touched: &mut Vec<Facet>) -> Verdict {
+    /// Moves a message out of flight; to the tenant's head it comes with the others of the call, in `put_back`.
+    fn settle(&mut self, receipt: Receipt, to: Place, touched: &mut Vec<Tenant>) -> Verdict {
         if self.lease_of(receipt).is_none() {
             return Verdict::Stale;
         }
@@ -528,13 +528,13 @@ impl Reference {
             _ => {}
         }
         self.place(message, to);
-        touched.extend(self.messages.get(&message).map(|entry| entry.facet));
+        touched.extend(self.messages.get(&message).map(|entry| entry.tenant));
         Verdict::Done
     }
 
-    fn state_of(&mut self, message: Message) -> Option<&mut FacetState> {
-        let facet = self.messages.get(&message)?.facet;
-        Some(self.facets.entry(facet).or_default())
+    fn state_of(&mut self, message: Message) -> Option<&mut TenantState> {
+        let tenant = self.messages.get(&message)?.tenant;
+        Some(self.tenants.entry(tenant).or_default())
     }
 
     /// Takes a message out of wherever it is, but for the waiting ones.
@@ -571,7 +571,7 @@ impl Reference {
         }
     }
 
-    /// Puts messages before everything else of their facets, in order of acceptance: also among those at the head that were returned
+    /// Puts messages before everything else of their tenants, in order of acceptance: also among those at the head that were returned
     /// before.
     fn put_back(&mut self, mut returned: Vec<Message>) {
         returned.sort_unstable();
@@ -595,47 +595,48 @@ impl Reference {
         }
     }
 
-    fn throw_away(&mut self, facet: Facet, wanted: impl Fn(Place) -> bool) -> usize {
-        let of_facet = self.messages.iter().filter(|(_, entry)| entry.facet == facet && wanted(entry.place));
-        let messages: Vec<_> = of_facet.map(|(message, _)| *message).collect();
+    fn throw_away(&mut self, tenant: Tenant, wanted: impl Fn(Place) -> bool) -> usize {
+        let of_tenant =
+            self.messages.iter().filter(|(_, entry)| entry.tenant == tenant && wanted(entry.place));
+        let messages: Vec<_> = of_tenant.map(|(message, _)| *message).collect();
         for &message in &messages {
             self.take_out(message);
             self.place(message, Place::Dropped);
         }
-        if let Some(state) = self.facets.get_mut(&facet) {
+        if let Some(state) = self.tenants.get_mut(&tenant) {
             self.counts.waiting -= state.waiting.len();
             state.waiting.clear();
         }
         if !self.has(Part::DropInFlight) {
-            // The behavior of an incorrect script: it removes the facet despite its messages in flight.
-            self.facets.remove(&facet);
+            // The behavior of an incorrect script: it removes the tenant despite its messages in flight.
+            self.tenants.remove(&tenant);
         }
-        self.look_at(&[facet]);
+        self.look_at(&[tenant]);
         messages.len()
     }
 
-    fn is_idle(&self, facet: Facet) -> bool {
-        self.facets
-            .get(&facet)
+    fn is_idle(&self, tenant: Tenant) -> bool {
+        self.tenants
+            .get(&tenant)
             .is_none_or(|state| state.waiting.is_empty() && state.delayed == 0 && state.in_flight == 0)
     }
 
-    fn look_at(&mut self, facets: &[Facet]) {
+    fn look_at(&mut self, tenants: &[Tenant]) {
         self.entered = Entered(0);
-        for facet in facets {
-            self.look(*facet);
+        for tenant in tenants {
+            self.look(*tenant);
         }
     }
 
-    /// Adds a facet to the ring or removes it, and forgets one that is idle.
-    fn look(&mut self, facet: Facet) {
-        let place = self.ring.iter().position(|other| *other == facet);
-        match (self.is_eligible(facet), place) {
+    /// Adds a tenant to the ring or removes it, and forgets one that is idle.
+    fn look(&mut self, tenant: Tenant) {
+        let place = self.ring.iter().position(|other| *other == tenant);
+        match (self.is_eligible(tenant), place) {
             (true, None) if self.has(Part::Tail) => {
-                self.ring.push_back(facet);
+                self.ring.push_back(tenant);
                 self.entered.0 += 1;
             }
-            (true, None) => self.ring.push_front(facet),
+            (true, None) => self.ring.push_front(tenant),
             (false, Some(place)) if self.has(Part::Leave) => {
                 self.ring.remove(place);
                 if place == 0 && self.has(Part::TurnReset) {
@@ -644,8 +645,8 @@ impl Reference {
             }
             _ => {}
         }
-        if self.is_idle(facet) {
-            self.facets.remove(&facet);
+        if self.is_idle(tenant) {
+            self.tenants.remove(&tenant);
         }
     }
 }

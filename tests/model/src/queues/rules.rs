@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::reference::Reference;
-use super::{Facet, Message, Place};
+use super::{Message, Place, Tenant};
 use crate::{Violation, ensure};
 
 impl Reference {
@@ -20,18 +20,18 @@ impl Reference {
         self.check_order()
     }
 
-    /// F8: a facet with a rate is never pulled beyond it.
+    /// F8: a tenant with a rate is never pulled beyond it.
     fn check_rates(&self) -> Result<(), Violation> {
-        for (facet, (tokens, _)) in &self.buckets {
+        for (tenant, (tokens, _)) in &self.buckets {
             ensure(*tokens >= 0, "F8", || {
-                format!("facet {facet} has {tokens} millionths of a message left")
+                format!("tenant {tenant} has {tokens} millionths of a message left")
             })?;
         }
         Ok(())
     }
 
-    fn expected_active(&self) -> BTreeMap<Facet, [usize; 3]> {
-        let mut active: BTreeMap<Facet, [usize; 3]> = BTreeMap::new();
+    fn expected_active(&self) -> BTreeMap<Tenant, [usize; 3]> {
+        let mut active: BTreeMap<Tenant, [usize; 3]> = BTreeMap::new();
         for entry in self.messages.values() {
             let column = match entry.place {
                 Place::Waiting => 0,
@@ -39,7 +39,7 @@ impl Reference {
                 Place::InFlight(_) => 2,
                 _ => continue,
             };
-            active.entry(entry.facet).or_default()[column] += 1;
+            active.entry(entry.tenant).or_default()[column] += 1;
         }
         active
     }
@@ -64,7 +64,7 @@ impl Reference {
 
     fn places_found(&self, message: Message) -> Vec<&'static str> {
         let mut found = Vec::new();
-        for state in self.facets.values() {
+        for state in self.tenants.values() {
             found.extend(state.waiting.iter().filter(|other| **other == message).map(|_| "waiting"));
         }
         found.extend(self.delayed.iter().filter(|(_, other)| *other == message).map(|_| "delayed"));
@@ -73,10 +73,10 @@ impl Reference {
         found
     }
 
-    /// F1: a facet is active exactly when something of it waits, is delayed or in flight.
+    /// F1: a tenant is active exactly when something of it waits, is delayed or in flight.
     fn check_active(&self) -> Result<(), Violation> {
         let expected = self.expected_active();
-        ensure(self.facets.keys().eq(expected.keys()), "F1", || {
+        ensure(self.tenants.keys().eq(expected.keys()), "F1", || {
             format!(
                 "active are {:?}, messages are in {:?}",
                 self.active(),
@@ -85,35 +85,35 @@ impl Reference {
         })
     }
 
-    /// F2: a facet is in the ring exactly once iff it is eligible. F6 follows: without an eligible facet, a pull
+    /// F2: a tenant is in the ring exactly once iff it is eligible. F6 follows: without an eligible tenant, a pull
     /// returns nothing.
     fn check_ring(&self) -> Result<(), Violation> {
         let expected = self.expected_active();
-        let facets: Vec<Facet> = expected.keys().chain(&self.ring).copied().collect();
-        for facet in facets {
-            let [waiting, _, in_flight] = expected.get(&facet).copied().unwrap_or_default();
-            let below = self.settings.limit(facet).is_none_or(|limit| in_flight < limit as usize);
-            let may = below && !self.is_throttled(facet);
-            let eligible = self.settings.weight(facet) > 0 && waiting > 0 && may;
-            let times = self.ring.iter().filter(|other| **other == facet).count();
+        let tenants: Vec<Tenant> = expected.keys().chain(&self.ring).copied().collect();
+        for tenant in tenants {
+            let [waiting, _, in_flight] = expected.get(&tenant).copied().unwrap_or_default();
+            let below = self.settings.limit(tenant).is_none_or(|limit| in_flight < limit as usize);
+            let may = below && !self.is_throttled(tenant);
+            let eligible = self.settings.weight(tenant) > 0 && waiting > 0 && may;
+            let times = self.ring.iter().filter(|other| **other == tenant).count();
             ensure(times == usize::from(eligible), "F2", || {
                 let ring = self.ring();
                 format!(
-                    "facet {facet} (waiting {waiting}, in flight {in_flight}) is {times} times in ring {ring:?}"
+                    "tenant {tenant} (waiting {waiting}, in flight {in_flight}) is {times} times in ring {ring:?}"
                 )
             })?;
         }
         Ok(())
     }
 
-    /// F5: each count is the sum over the facets, in total and per facet.
+    /// F5: each count is the sum over the tenants, in total and per tenant.
     fn check_counts(&self) -> Result<(), Violation> {
         let mut sums = [0; 3];
-        for (facet, expected) in self.expected_active() {
-            let kept = self.facets.get(&facet).cloned().unwrap_or_default();
+        for (tenant, expected) in self.expected_active() {
+            let kept = self.tenants.get(&tenant).cloned().unwrap_or_default();
             let kept = [kept.waiting.len(), kept.delayed, kept.in_flight];
             ensure(kept == expected, "F5", || {
-                format!("facet {facet} counts {kept:?} and has {expected:?} (waiting, delayed, in flight)")
+                format!("tenant {tenant} counts {kept:?} and has {expected:?} (waiting, delayed, in flight)")
             })?;
             for (sum, part) in sums.iter_mut().zip(expected) {
                 *sum += part;
@@ -127,13 +127,13 @@ impl Reference {
 
     /// F4: messages that were pulled before precede those that were not, in the order in which they became available.
     fn check_order(&self) -> Result<(), Violation> {
-        for (facet, state) in &self.facets {
+        for (tenant, state) in &self.tenants {
             let fresh =
                 |message: &&Message| self.messages.get(message).is_some_and(|entry| entry.deliveries == 0);
             let tail: Vec<_> = state.waiting.iter().skip_while(|message| !fresh(message)).collect();
             let joined = |message: &&Message| self.messages.get(message).map(|entry| entry.joined);
             let in_order = tail.iter().all(fresh) && tail.is_sorted_by_key(joined);
-            ensure(in_order, "F4", || format!("facet {facet} waits as {:?}", state.waiting))?;
+            ensure(in_order, "F4", || format!("tenant {tenant} waits as {:?}", state.waiting))?;
         }
         Ok(())
     }

@@ -1,20 +1,20 @@
 //! Exact traces of the order of pulls, which the real scripts have to follow as well.
 
-use super::{Facet, Message, Place, Reference, Settings, Verdict};
+use super::{Message, Place, Reference, Settings, Tenant, Verdict};
 
-/// A queue with `count` messages in each facet, pushed facet by facet and numbered `facet * 100 + n`.
-fn filled(settings: Settings, facets: &[(Facet, u64)]) -> Reference {
+/// A queue with `count` messages in each tenant, pushed tenant by tenant and numbered `tenant * 100 + n`.
+fn filled(settings: Settings, tenants: &[(Tenant, u64)]) -> Reference {
     let mut queue = Reference::new(settings);
-    for (facet, count) in facets {
+    for (tenant, count) in tenants {
         for n in 0..*count {
-            queue.push(*facet, u64::from(*facet) * 100 + n);
+            queue.push(*tenant, u64::from(*tenant) * 100 + n);
         }
     }
     queue.check().unwrap();
     queue
 }
 
-fn weights(weights: &[(Facet, u32)]) -> Settings {
+fn weights(weights: &[(Tenant, u32)]) -> Settings {
     Settings { weights: weights.iter().copied().collect(), ..Settings::default() }
 }
 
@@ -81,7 +81,7 @@ fn the_rest_of_a_turn_is_not_kept_for_later() {
     for n in 1..5 {
         queue.push(1, 1_000 + n);
     }
-    // Facet 1 ran empty after one of its three; its next turn is a whole one, behind facet 2.
+    // Tenant 1 ran empty after one of its three; its next turn is a whole one, behind tenant 2.
     assert_eq!(pull(&mut queue, 6), [200, 1_001, 1_002, 1_003, 201, 1_004]);
 }
 
@@ -98,7 +98,7 @@ fn a_raised_weight_lengthens_the_turn_that_runs_and_a_lowered_one_ends_it() {
 }
 
 #[test]
-fn weight_0_pauses_and_the_facet_returns_at_the_tail() {
+fn weight_0_pauses_and_the_tenant_returns_at_the_tail() {
     let mut queue = filled(weights(&[(1, 0)]), &[(1, 2), (2, 3)]);
     assert_eq!(queue.ring(), [2]);
     assert_eq!(pull(&mut queue, 1), [200]);
@@ -120,7 +120,7 @@ fn pausing_in_the_middle_of_a_turn_ends_it() {
 }
 
 #[test]
-fn a_facet_at_its_limit_leaves_until_an_ack() {
+fn a_tenant_at_its_limit_leaves_until_an_ack() {
     let settings = Settings { in_flight_limit: Some(2), default_weight: 5, ..Settings::default() };
     let mut queue = filled(settings, &[(1, 4), (2, 3)]);
     assert_eq!(pull(&mut queue, 9), [100, 101, 200, 201]);
@@ -136,7 +136,7 @@ fn returned_messages_go_to_the_head_in_order_of_acceptance() {
     let mut queue = filled(Settings::default(), &[(1, 4)]);
     assert_eq!(pull(&mut queue, 3), [100, 101, 102]);
     nack(&mut queue, &[101, 100], 0);
-    assert_eq!(queue.facet(1).waiting, [100, 101, 103]);
+    assert_eq!(queue.tenant(1).waiting, [100, 101, 103]);
     // Also if they are returned in several calls, and before messages that were never delivered.
     nack(&mut queue, &[102], 0);
     assert_eq!(pull(&mut queue, 4), [100, 101, 102, 103]);
@@ -192,14 +192,14 @@ fn a_message_that_is_pulled_too_often_is_dead() {
 }
 
 #[test]
-fn a_dropped_facet_takes_its_receipts_with_it_and_a_purged_one_does_not() {
+fn a_dropped_tenant_takes_its_receipts_with_it_and_a_purged_one_does_not() {
     let mut queue = filled(Settings::default(), &[(1, 3), (2, 2)]);
     assert_eq!(pull(&mut queue, 2), [100, 200]);
     let receipt = queue.receipt_of(100).unwrap();
     assert_eq!(queue.purge(1), 2);
     queue.check().unwrap();
-    assert_eq!(queue.facet(1).in_flight, [100]);
-    assert_eq!(queue.drop_facet(1), 1);
+    assert_eq!(queue.tenant(1).in_flight, [100]);
+    assert_eq!(queue.drop_tenant(1), 1);
     assert_eq!(queue.ack(&[receipt]), [Verdict::Stale]);
     queue.check().unwrap();
     assert_eq!((queue.active(), queue.ring()), (vec![2], vec![2]));

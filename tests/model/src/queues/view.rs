@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use super::reference::Reference;
-use super::{Counts, Facet, FacetView, Message, Place, Receipt, Settings};
+use super::{Counts, Message, Place, Receipt, Settings, Tenant, TenantView};
 
 impl Reference {
     /// The settings in force.
@@ -12,35 +12,35 @@ impl Reference {
         &self.settings
     }
 
-    /// The eligible facets, the one whose turn it is first.
+    /// The eligible tenants, the one whose turn it is first.
     #[must_use]
-    pub fn ring(&self) -> Vec<Facet> {
+    pub fn ring(&self) -> Vec<Tenant> {
         self.ring.iter().copied().collect()
     }
 
-    /// How often the facet at the head of the ring was pulled in its turn.
+    /// How often the tenant at the head of the ring was pulled in its turn.
     #[must_use]
     pub fn used(&self) -> u32 {
         self.used
     }
 
-    /// The active facets in ascending order.
+    /// The active tenants in ascending order.
     #[must_use]
-    pub fn active(&self) -> Vec<Facet> {
-        self.facets.keys().copied().collect()
+    pub fn active(&self) -> Vec<Tenant> {
+        self.tenants.keys().copied().collect()
     }
 
-    /// The content of a facet; empty if it is not active.
+    /// The content of a tenant; empty if it is not active.
     #[must_use]
-    pub fn facet(&self, facet: Facet) -> FacetView {
+    pub fn tenant(&self, tenant: Tenant) -> TenantView {
         let of = |wanted: fn(Place) -> bool| {
-            let of_facet = self.messages.iter().filter(|(_, entry)| entry.facet == facet);
-            of_facet.filter(|(_, entry)| wanted(entry.place)).map(|(message, _)| *message).collect()
+            let of_tenant = self.messages.iter().filter(|(_, entry)| entry.tenant == tenant);
+            of_tenant.filter(|(_, entry)| wanted(entry.place)).map(|(message, _)| *message).collect()
         };
-        FacetView {
+        TenantView {
             waiting: self
-                .facets
-                .get(&facet)
+                .tenants
+                .get(&tenant)
                 .map(|state| state.waiting.iter().copied().collect())
                 .unwrap_or_default(),
             delayed: of(|place| matches!(place, Place::Delayed(_))),
@@ -81,25 +81,25 @@ impl Reference {
         [first(&self.leases), first(&self.delayed), throttled].into_iter().flatten().min()
     }
 
-    /// Whether a facet may be in the ring.
+    /// Whether a tenant may be in the ring.
     #[must_use]
-    pub fn is_eligible(&self, facet: Facet) -> bool {
-        let Some(state) = self.facets.get(&facet) else { return false };
-        let below = self.settings.limit(facet).is_none_or(|limit| state.in_flight < limit as usize);
-        let may = below && !self.is_throttled(facet);
-        self.settings.weight(facet) > 0 && !state.waiting.is_empty() && may
+    pub fn is_eligible(&self, tenant: Tenant) -> bool {
+        let Some(state) = self.tenants.get(&tenant) else { return false };
+        let below = self.settings.limit(tenant).is_none_or(|limit| state.in_flight < limit as usize);
+        let may = below && !self.is_throttled(tenant);
+        self.settings.weight(tenant) > 0 && !state.waiting.is_empty() && may
     }
 
-    /// Takes over the ring of a real queue, if it differs only in the order of the facets that the last call added.
+    /// Takes over the ring of a real queue, if it differs only in the order of the tenants that the last call added.
     ///
-    /// A script that makes several facets eligible (a sweep, a configuration) may add them in any order.
+    /// A script that makes several tenants eligible (a sweep, a configuration) may add them in any order.
     ///
     /// # Errors
     /// The observed ring, if it is not such a ring.
-    pub fn agree(&mut self, observed: &[Facet]) -> Result<(), String> {
+    pub fn agree(&mut self, observed: &[Tenant]) -> Result<(), String> {
         let stayed = self.ring.len() - self.entered.0;
         let mine = self.ring();
-        let sorted = |facets: &[Facet]| facets.iter().copied().collect::<BTreeSet<_>>();
+        let sorted = |tenants: &[Tenant]| tenants.iter().copied().collect::<BTreeSet<_>>();
         let fits = observed.len() == mine.len()
             && observed[..stayed] == mine[..stayed]
             && sorted(&observed[stayed..]) == sorted(&mine[stayed..]);
@@ -109,7 +109,7 @@ impl Reference {
                 self.entered.0
             ));
         }
-        // A facet that entered an empty ring has not been pulled, so whose turn it is makes no difference to `used`.
+        // A tenant that entered an empty ring has not been pulled, so whose turn it is makes no difference to `used`.
         self.ring = observed.iter().copied().collect();
         Ok(())
     }

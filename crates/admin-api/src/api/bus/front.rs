@@ -22,7 +22,7 @@ pub struct Front {
     pub(super) handle: Handle,
     pub(super) webhooks: Webhooks,
     pub(super) metrics: Metrics,
-    pub(super) limits: Limits,
+    pub(crate) limits: Limits,
     /// Whether tokens are stored and listed in clear text.
     pub(super) legacy_token_list: bool,
     topic_metrics: bool,
@@ -161,7 +161,7 @@ impl Front {
             return Err(Problem::bad_request("invalid_idempotency_key", detail));
         }
         if group.state.is_some() {
-            // Events have environments, the state of an object has none: it is the same for all of them.
+            // Events have tenants, the state of an object has none: it is the same for all of them.
             check_whole(caller)?;
         }
         count(group.events.len())?;

@@ -13,10 +13,10 @@ use super::{
     Front, problems,
     topics::{ARRAY_BYTES, Idempotency, idempotency_key, in_order, published},
 };
-use crate::http::auth::CheckEnvironment as _;
+use crate::http::auth::CheckTenant as _;
 use crate::http::{
     App, Problem,
-    auth::{Confined, Environments, PublishEvents},
+    auth::{Confined, PublishEvents, Tenants},
     body::JsonBytes,
 };
 use signalbox_access::Caller;
@@ -47,8 +47,8 @@ impl Front {
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Submitted<'a> {
-    #[serde(borrow, default)]
-    environment: Option<&'a RawValue>,
+    #[serde(borrow, default, alias = "environment")]
+    tenant: Option<&'a RawValue>,
     #[serde(borrow, default, rename = "type")]
     kind: Option<&'a RawValue>,
     #[serde(borrow, default)]
@@ -103,19 +103,16 @@ fn read(text: &str, limits: Limits, now_ms: u64) -> Result<NewMessage, Flaw> {
         let detail = "must be 1 to 1024 printable characters without `:` and `|`";
         if is_part(&name) { Ok(name) } else { Err(Flaw::new(CODE, format!("`{member}` {detail}"))) }
     };
-    let (environment, kind, name) = (
-        part("environment", submitted.environment)?,
-        part("type", submitted.kind)?,
-        part("name", submitted.name)?,
-    );
+    let (tenant, kind, name) =
+        (part("tenant", submitted.tenant)?, part("type", submitted.kind)?, part("name", submitted.name)?);
     if submitted.payload.is_some_and(|payload| payload.get().len() > limits.data_bytes) {
         return Err(Flaw::new(CODE, format!("`payload` is larger than {} bytes", limits.data_bytes)));
     }
     let payload = submitted.payload.map(ToOwned::to_owned);
-    if let Some(flaw) = intake::reserved_environment(&environment) {
+    if let Some(flaw) = intake::reserved_tenant(&tenant) {
         return Err(Flaw::new(CODE, flaw.detail));
     }
-    Ok(NewMessage { environment, kind, name, payload, idempotency_key: None, delay })
+    Ok(NewMessage { tenant, kind, name, payload, idempotency_key: None, delay })
 }
 
 /// The rules for every message of a request.
@@ -130,26 +127,26 @@ struct Checks<'a> {
 fn check(text: &str, checks: Checks<'_>, key: Option<String>) -> Result<NewMessage, Problem> {
     let Checks { limits, caller, now_ms } = checks;
     let message = read(text, limits, now_ms)?;
-    caller.check_environment(&message.environment)?;
+    caller.check_tenant(&message.tenant)?;
     Ok(NewMessage { idempotency_key: key, ..message })
 }
 
 /// Publish messages
 ///
-/// One message or an array of them: `environment` (the tenant), `type`, `name` (1 to 1,024 printable characters
+/// One message or an array of them: `tenant`, `type`, `name` (1 to 1,024 printable characters
 /// without `:` and `|`) and `payload` (any JSON, stored byte for byte). A message is stored in every queue whose
-/// pattern matches `environment:type:topic` (its `name` is the topic), and sent to live streams; if neither exists, it is dropped. Messages with
+/// pattern matches `tenant:type:topic` (its `name` is the topic), and sent to live streams; if neither exists, it is dropped. Messages with
 /// the same three names stay in order. With `delay_seconds` (up to 30 days) or `deliver_at` (a time) queues
 /// deliver the message at that time or later; live streams show it immediately. With the header `Idempotency-Key` a repeat within ten minutes returns the first
 /// message's ID; in an array, each position has its own key.
 #[utoipa::path(post, path = "/messages", params(Idempotency), request_body = Object,
     responses((status = 200, description = "Accepted. For an array: a result for each message", body = PublishedMessages),
     (status = "default", description = "400 invalid_message, too_many_events, invalid_idempotency_key | \
-        403 environment_missing | 422 idempotency_conflict | 429 queue_limit_reached, environment_limit_reached, \
+        403 tenant_missing | 422 idempotency_conflict | 429 queue_limit_reached, tenant_limit_reached, \
         idempotency_keys_used_up | \
         503 fabric_full, fabric_read_only, busy")))]
 async fn publish(
-    caller: Confined<PublishEvents, Environments>,
+    caller: Confined<PublishEvents, Tenants>,
     State(app): State<App>,
     headers: HeaderMap,
     JsonBytes(body): JsonBytes,
@@ -163,11 +160,11 @@ async fn publish(
         let message =
             check(text, checks, key.map(str::to_owned)).inspect_err(|_| app.bus.metrics.invalid())?;
         app.count_events(&caller, 1)?;
-        let environment = message.environment.clone();
+        let tenant = message.tenant.clone();
         let results = app.bus.handle.publish_messages(&caller.bus_client(), vec![message]).await;
         let result = results.into_iter().next().unwrap_or(Err(Refusal::Unavailable));
         app.bus.metrics.published(&result);
-        let id = result.map_err(|refusal| problems::refused(refusal, &environment))?.0;
+        let id = result.map_err(|refusal| problems::refused(refusal, &tenant))?.0;
         return Ok(Answer(PublishedMessages::One(MessageId { id })));
     }
     Ok(Answer(PublishedMessages::Many(publish_many(&app, checks, key, text).await?)))
@@ -213,26 +210,19 @@ mod tests {
 
     #[test]
     fn a_message_has_three_names_and_its_payload_is_kept_verbatim() {
-        let text =
-            r#" {"environment":"facets","type":"email event","name":"opened","payload": { "a":1.0 } } "#;
+        let text = r#" {"tenant":"tenants","type":"email event","name":"opened","payload": { "a":1.0 } } "#;
         let message = read(text, LIMITS, NOW_MS).unwrap();
-        assert_eq!(
-            (&*message.environment, &*message.kind, &*message.name),
-            ("facets", "email event", "opened")
-        );
+        assert_eq!((&*message.tenant, &*message.kind, &*message.name), ("tenants", "email event", "opened"));
         assert_eq!(message.payload.unwrap().get(), r#"{ "a":1.0 }"#);
-        let null =
-            read(r#"{"environment":"5","type":"t","name":"n","payload":null}"#, LIMITS, NOW_MS).unwrap();
+        let null = read(r#"{"tenant":"5","type":"t","name":"n","payload":null}"#, LIMITS, NOW_MS).unwrap();
         assert_eq!(null.payload.unwrap().get(), "null");
-        assert!(
-            read(r#"{"environment":"5","type":"t","name":"n"}"#, LIMITS, NOW_MS).unwrap().payload.is_none()
-        );
+        assert!(read(r#"{"tenant":"5","type":"t","name":"n"}"#, LIMITS, NOW_MS).unwrap().payload.is_none());
     }
 
     #[test]
     fn a_message_may_be_delayed_for_up_to_30_days() {
         let read = |member: &str| {
-            read(&format!(r#"{{"environment":"5","type":"t","name":"n",{member}}}"#), LIMITS, NOW_MS)
+            read(&format!(r#"{{"tenant":"5","type":"t","name":"n",{member}}}"#), LIMITS, NOW_MS)
                 .map(|message| message.delay)
         };
         assert_eq!(read(r#""delay_seconds":1.5"#), Ok(Some(Delay::After(1500))));
@@ -257,15 +247,15 @@ mod tests {
     #[test]
     fn each_mistake_is_named() {
         for (text, word) in [
-            (r#"{"type":"t","name":"n"}"#, "environment"),
-            (r#"{"environment":5,"type":"t","name":"n"}"#, "environment"),
-            (r#"{"environment":"machine.m","type":"t","name":"n"}"#, "environment"),
-            (r#"{"environment":"a:b","type":"t","name":"n"}"#, "environment"),
-            (r#"{"environment":"a","type":"t|u","name":"n"}"#, "type"),
-            (r#"{"environment":"a","type":"t","name":""}"#, "name"),
-            (r#"{"environment":"a","type":"t","name":"x\u0000"}"#, "name"),
-            (r#"{"environment":"a","type":"t","name":"n","payload":"12345678901234567"}"#, "payload"),
-            (r#"{"environment":"a","type":"t","name":"n","data":1}"#, "data"),
+            (r#"{"type":"t","name":"n"}"#, "tenant"),
+            (r#"{"tenant":5,"type":"t","name":"n"}"#, "tenant"),
+            (r#"{"tenant":"machine.m","type":"t","name":"n"}"#, "tenant"),
+            (r#"{"tenant":"a:b","type":"t","name":"n"}"#, "tenant"),
+            (r#"{"tenant":"a","type":"t|u","name":"n"}"#, "type"),
+            (r#"{"tenant":"a","type":"t","name":""}"#, "name"),
+            (r#"{"tenant":"a","type":"t","name":"x\u0000"}"#, "name"),
+            (r#"{"tenant":"a","type":"t","name":"n","payload":"12345678901234567"}"#, "payload"),
+            (r#"{"tenant":"a","type":"t","name":"n","data":1}"#, "data"),
             ("[]", "object"),
             ("7", "object"),
         ] {

@@ -57,20 +57,20 @@ impl From<Refusal> for Problem {
                  try again later, or raise the limit.",
             )
             .retry_after(1),
-            Refusal::EnvironmentFull { limit } => Self::new(
+            Refusal::TenantFull { limit } => Self::new(
                 StatusCode::TOO_MANY_REQUESTS,
-                "environment_limit_reached",
+                "tenant_limit_reached",
                 format!(
-                    "Limit of stored bytes of this environment reached ({limit}). Let its consumers catch up, or raise \
-                     `bus.environment_bytes`."
+                    "Limit of stored bytes of this tenant reached ({limit}). Let its consumers catch up, or raise \
+                     `bus.tenant_bytes`."
                 ),
             )
             .with("limit", limit)
             .retry_after(10),
             Refusal::MemoryShort => Self::new(
                 StatusCode::TOO_MANY_REQUESTS,
-                "environment_limit_reached",
-                "The fabric has little memory left, and this environment, or this client with its environments, uses most of it. Let \
+                "tenant_limit_reached",
+                "The fabric has little memory left, and this tenant, or this client with its tenants, uses most of it. Let \
                  the consumers catch up.",
             )
             .retry_after(10),
@@ -94,11 +94,11 @@ impl From<Refusal> for Problem {
     }
 }
 
-/// Why an event or message of this environment was not accepted.
-pub(super) fn refused(refusal: Refusal, environment: &str) -> Problem {
+/// Why an event or message of this tenant was not accepted.
+pub(super) fn refused(refusal: Refusal, tenant: &str) -> Problem {
     let problem = Problem::from(refusal);
-    if matches!(refusal, Refusal::EnvironmentFull { .. } | Refusal::MemoryShort) {
-        return problem.with("environment", environment);
+    if matches!(refusal, Refusal::TenantFull { .. } | Refusal::MemoryShort) {
+        return problem.with("tenant", tenant);
     }
     problem
 }

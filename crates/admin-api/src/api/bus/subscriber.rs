@@ -18,7 +18,7 @@ use super::{
 };
 use crate::http::{
     App, Problem,
-    auth::{Confined, Environments, SubscribeToEvents},
+    auth::{Confined, SubscribeToEvents, Tenants},
     body::{JsonBytes, Query},
 };
 use signalbox_access::Caller;
@@ -118,7 +118,7 @@ fn living(secrets: &[Secret], now_ms: u64) -> Vec<Secret> {
 #[utoipa::path(get, path = "/subscriber/secret", params(Whose), responses((status = 200, body = Secrets),
     (status = "default", description = "503 credentials_locked")))]
 async fn secret(
-    caller: Confined<SubscribeToEvents, Environments>,
+    caller: Confined<SubscribeToEvents, Tenants>,
     State(app): State<App>,
     Query(query): Query<Whose>,
 ) -> Result<Answer<Secrets>, Problem> {
@@ -133,7 +133,7 @@ async fn secret(
 #[utoipa::path(post, path = "/subscriber/secret", params(Whose), request_body = Option<Rotation>,
     responses((status = 200, body = Secrets), (status = "default", description = "400 invalid_secret")))]
 async fn rotate_secret(
-    caller: Confined<SubscribeToEvents, Environments>,
+    caller: Confined<SubscribeToEvents, Tenants>,
     State(app): State<App>,
     Query(query): Query<Whose>,
     body: Option<JsonBytes>,
@@ -176,7 +176,7 @@ async fn rotate_secret(
 /// returns the result. It is not counted and not retried. If it succeeds, pauses after failed deliveries end.
 #[utoipa::path(post, path = "/subscriber/test", params(Whose), responses((status = 200, body = Tested)))]
 async fn test(
-    caller: Confined<SubscribeToEvents, Environments>,
+    caller: Confined<SubscribeToEvents, Tenants>,
     State(app): State<App>,
     Query(query): Query<Whose>,
 ) -> Result<Answer<Tested>, Problem> {
@@ -212,7 +212,7 @@ async fn test(
 /// Ends the pauses after failed deliveries. A test delivery that succeeds and subscribing again do the same.
 #[utoipa::path(post, path = "/subscriber/retry", params(Whose), responses((status = 200, body = Retried)))]
 async fn retry(
-    caller: Confined<SubscribeToEvents, Environments>,
+    caller: Confined<SubscribeToEvents, Tenants>,
     State(app): State<App>,
     Query(query): Query<Whose>,
 ) -> Result<Answer<Retried>, Problem> {
@@ -233,7 +233,7 @@ fn test_event(now_ms: u64) -> Arc<Event> {
         object: "signalbox:test".to_owned(),
         topic: "signalbox.test".to_owned(),
         kind: Kind::Noop,
-        environment: "signalbox".to_owned(),
+        tenant: "signalbox".to_owned(),
         url: TEST_URL.to_owned(),
         timestamp_ms: now_ms,
         data: None,
@@ -272,7 +272,7 @@ fn dead_view(letter: signalbox_bus::DeadLetter, is_confined: bool) -> Option<Dea
 #[utoipa::path(get, path = "/subscriber/dead", params(Part), responses((status = 200, body = DeadLetters),
     (status = "default", description = "400 out_of_range")))]
 async fn dead(
-    caller: Confined<SubscribeToEvents, Environments>,
+    caller: Confined<SubscribeToEvents, Tenants>,
     State(app): State<App>,
     Query(part): Query<Part>,
 ) -> Result<Answer<DeadLetters>, Problem> {
@@ -282,7 +282,7 @@ async fn dead(
         return Err(Error::OutOfRange { field: "limit", least: 1, most: MAX_DEAD_LETTERS as u64 }.into());
     }
     let page = app.bus.handle.dead_letters(&client, part.cursor.as_deref(), limit).await?;
-    let is_confined = caller.environments().is_some();
+    let is_confined = caller.tenants().is_some();
     Ok(Answer(DeadLetters {
         dead: page.items.into_iter().filter_map(|letter| dead_view(letter, is_confined)).collect(),
         cursor: page.cursor,
@@ -292,7 +292,7 @@ async fn dead(
 /// Deliver the dead letters again
 #[utoipa::path(post, path = "/subscriber/dead/redrive", params(Whose), responses((status = 200, body = Redriven)))]
 async fn redrive(
-    caller: Confined<SubscribeToEvents, Environments>,
+    caller: Confined<SubscribeToEvents, Tenants>,
     State(app): State<App>,
     Query(query): Query<Whose>,
 ) -> Result<Answer<Redriven>, Problem> {
@@ -303,7 +303,7 @@ async fn redrive(
 /// Delete the dead letters
 #[utoipa::path(delete, path = "/subscriber/dead", params(Whose), responses((status = 200, body = Dropped)))]
 async fn drop_dead(
-    caller: Confined<SubscribeToEvents, Environments>,
+    caller: Confined<SubscribeToEvents, Tenants>,
     State(app): State<App>,
     Query(query): Query<Whose>,
 ) -> Result<Answer<Dropped>, Problem> {
@@ -319,7 +319,7 @@ async fn drop_dead(
     responses((status = 202, description = "Begun", body = Replay),
     (status = "default", description = "400 invalid_replay, out_of_range")))]
 async fn replay(
-    caller: Confined<SubscribeToEvents, Environments>,
+    caller: Confined<SubscribeToEvents, Tenants>,
     State(app): State<App>,
     Query(query): Query<Whose>,
     JsonBytes(body): JsonBytes,

@@ -17,7 +17,7 @@ use super::{
 use crate::http::{
     App, Problem,
     audit::Notes,
-    auth::{Confined, Environments, ReadBus, SubscribeToEvents, Whole, check_whole},
+    auth::{Confined, ReadBus, SubscribeToEvents, Tenants, Whole, check_whole},
     body::{JsonBytes, Query},
     list::{ListQuery, Listing, SortKey},
     path::Path,
@@ -43,12 +43,12 @@ pub(super) fn routes() -> OpenApiRouter<App> {
 /// The body: `topics` (the complete list; others are unsubscribed), `callback` (https), and optionally `uuid` (the
 /// user name of deliveries; by default generated at the first subscription), `timeout` (milliseconds that a batch
 /// waits to fill, 0 to 3,600,000; default 500), `max` (events in a batch, 1 to 10,000; default 100), `concurrency` (1
-/// to 64; default `bus.concurrency`) and `on_exhausted` (`dead` or `block`). A token that is confined to environments gets
+/// to 64; default `bus.concurrency`) and `on_exhausted` (`dead` or `block`). A token that is confined to tenants gets
 /// only their events, and none of the topics `signalbox.*`. Also available as `/subscriber`.
 #[utoipa::path(method(post, put), path = "/subscription", request_body = Object, responses((status = 204),
     (status = "default", description = "400 invalid_subscription | 403 limit_reached")))]
 pub(super) async fn subscribe(
-    caller: Confined<SubscribeToEvents, Environments>,
+    caller: Confined<SubscribeToEvents, Tenants>,
     State(app): State<App>,
     notes: Notes,
     JsonBytes(body): JsonBytes,
@@ -58,12 +58,12 @@ pub(super) async fn subscribe(
         return Err(Problem::forbidden("scope_missing", "the topic of the audit log needs the scope audit"));
     }
     check_callback(&app.bus, &wanted.callback)?;
-    if let Some(own) = caller.environments() {
+    if let Some(own) = caller.tenants() {
         // Signalbox's own events belong to no tenant.
         if wanted.topics.iter().any(|topic| is_reserved_topic(topic)) {
             check_whole(&caller)?;
         }
-        wanted.environments = Some(own.iter().cloned().collect());
+        wanted.tenants = Some(own.iter().cloned().collect());
     }
     let client = caller.bus_client();
     if wanted.uuid.is_none() {
@@ -97,7 +97,7 @@ fn noted(app: &App, client: &str) -> Option<Value> {
         // Without its path, which may hold a key. The member `callback` would be hidden.
         "receiver": visible_callback(&subscription.callback, &Caller::named(String::new(), Vec::new(), None), false),
         "topics": subscription.topics,
-        "environments": subscription.environments,
+        "tenants": subscription.tenants,
         "timeout": subscription.timeout_ms,
         "max": subscription.max_events,
         "concurrency": subscription.concurrency,
@@ -144,7 +144,7 @@ pub(super) fn random_hex() -> String {
 /// Waiting events are dropped. Root ends the subscription of any client. Also as `/subscriber`.
 #[utoipa::path(delete, path = "/subscription", params(Whose), responses((status = 204)))]
 pub(super) async fn unsubscribe(
-    caller: Confined<SubscribeToEvents, Environments>,
+    caller: Confined<SubscribeToEvents, Tenants>,
     State(app): State<App>,
     notes: Notes,
     Query(query): Query<Whose>,
@@ -161,7 +161,7 @@ pub(super) async fn unsubscribe(
 #[utoipa::path(delete, path = "/subscriber/topics/{topic}", responses((status = 204),
     (status = "default", description = "404 unknown_subscription, unknown_topic")))]
 pub(super) async fn unsubscribe_topic(
-    caller: Confined<SubscribeToEvents, Environments>,
+    caller: Confined<SubscribeToEvents, Tenants>,
     State(app): State<App>,
     notes: Notes,
     Path(topic): Path<String>,

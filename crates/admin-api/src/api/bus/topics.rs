@@ -13,11 +13,11 @@ use serde_json::json;
 use utoipa_axum::{router::OpenApiRouter, routes};
 
 use super::{front::name_of, problems};
-use crate::http::auth::CheckEnvironment as _;
+use crate::http::auth::CheckTenant as _;
 use crate::http::{
     App, Problem,
     audit::Notes,
-    auth::{Confined, Environments, PublishEvents, ReadBus, Whole},
+    auth::{Confined, PublishEvents, ReadBus, Tenants, Whole},
     body::{Body, Json, JsonBytes, Query},
     list::{ListQuery, Listing, SortKey},
     path::{Parameter, Path},
@@ -88,17 +88,17 @@ pub async fn all(app: &App) -> Result<Vec<Topic>, Problem> {
 ///
 /// The first client that publishes to a topic claims it. The body: `type` (`create`, `update`, `delete`, `noop`),
 /// `url` (https, no query string, up to 1,024 characters), and optionally `timestamp` (unix milliseconds), `data` (any
-/// JSON, stored byte for byte), `environment` (default: the client's name) and `object` (default: the URL; events of
+/// JSON, stored byte for byte), `tenant` (default: the client's name) and `object` (default: the URL; events of
 /// one object stay in order). An event of an object that has a backend goes to the backend and to no subscriber. With
 /// the header `Idempotency-Key` a repeat within ten minutes returns the first event's ID.
 #[utoipa::path(post, path = "/topics/{name}", params(("name" = String, Path, example = "orders"), Idempotency),
     request_body = Object,
     responses((status = 200, description = "Accepted; the body is empty", headers(("X-Signalbox-Event-Id" = u64))),
     (status = "default", description = "400 invalid_topic, invalid_event, invalid_idempotency_key | \
-        403 topic_claimed, limit_reached, environment_missing | 422 idempotency_conflict | \
-        429 environment_limit_reached, idempotency_keys_used_up | 503 fabric_full, fabric_read_only, busy")))]
+        403 topic_claimed, limit_reached, tenant_missing | 422 idempotency_conflict | \
+        429 tenant_limit_reached, idempotency_keys_used_up | 503 fabric_full, fabric_read_only, busy")))]
 async fn publish(
-    caller: Confined<PublishEvents, Environments>,
+    caller: Confined<PublishEvents, Tenants>,
     State(app): State<App>,
     Path(TopicName(topic)): Path<TopicName>,
     headers: HeaderMap,
@@ -108,13 +108,13 @@ async fn publish(
     let event = intake::event(&body, app.bus.limits).inspect_err(|_| app.bus.metrics.invalid())?;
     let event = NewEvent { idempotency_key: key.map(str::to_owned), ..addressed(event, &caller)? };
     app.count_events(&caller, 1)?;
-    let environment = event.environment.clone();
+    let tenant = event.tenant.clone();
     let results = app.bus.handle.publish(&caller.bus_client(), &topic, vec![event]).await;
     // The handle returns one result for each event; a missing one means an unknown outcome.
     let result = results.into_iter().next().unwrap_or(Err(Refusal::Unavailable));
     app.bus.metrics.published(&result);
-    let id = result
-        .map_err(|refusal| problems::refused(refusal, environment.as_deref().unwrap_or(&caller.name)))?;
+    let id =
+        result.map_err(|refusal| problems::refused(refusal, tenant.as_deref().unwrap_or(&caller.name)))?;
     let id = HeaderValue::from(id.0);
     Ok((StatusCode::OK, [(EVENT_ID.clone(), id)]).into_response())
 }
@@ -129,7 +129,7 @@ async fn publish(
     (status = "default", description = "400 invalid_topic, invalid_event, too_many_events, invalid_idempotency_key | \
         503 No event was accepted; codes as of one event")))]
 async fn publish_many(
-    caller: Confined<PublishEvents, Environments>,
+    caller: Confined<PublishEvents, Tenants>,
     State(app): State<App>,
     Path(TopicName(topic)): Path<TopicName>,
     headers: HeaderMap,
@@ -195,7 +195,7 @@ fn refused_all(results: &[Result<EventId, Refusal>]) -> Option<Refusal> {
 #[utoipa::path(delete, path = "/topics/{name}", responses((status = 204),
     (status = "default", description = "403 topic_claimed | 404 unknown_topic")))]
 async fn remove(
-    caller: Confined<PublishEvents, Environments>,
+    caller: Confined<PublishEvents, Tenants>,
     State(app): State<App>,
     Path(topic): Path<String>,
 ) -> Result<StatusCode, Problem> {
@@ -266,15 +266,15 @@ impl Parameter for TopicName {
     }
 }
 
-/// The event with its environment; the default is the client's name. Names may contain colons, environments may not. A
-/// token confined to environments publishes in no other.
+/// The event with its tenant; the default is the client's name. Names may contain colons, tenants may not. A
+/// token confined to tenants publishes in no other.
 pub(super) fn addressed(event: NewEvent, caller: &Caller) -> Result<NewEvent, Problem> {
-    let environment = event.environment.unwrap_or_else(|| caller.name.replace(':', "."));
-    if let Some(flaw) = intake::reserved_environment(&environment) {
+    let tenant = event.tenant.unwrap_or_else(|| caller.name.replace(':', "."));
+    if let Some(flaw) = intake::reserved_tenant(&tenant) {
         return Err(flaw.into());
     }
-    caller.check_environment(&environment)?;
-    Ok(NewEvent { environment: Some(environment), ..event })
+    caller.check_tenant(&tenant)?;
+    Ok(NewEvent { tenant: Some(tenant), ..event })
 }
 
 /// The header of calls that publish, for the OpenAPI document: [`idempotency_key`] reads it.

@@ -113,7 +113,7 @@ async fn compute_plan(
 /// `stats`. The machine never does more than this token may do, whatever the metadata contains.
 #[utoipa::path(post, path = "/state-machines/{machine}/apply", request_body = Apply,
     responses((status = 200, body = Applied),
-    (status = "default", description = "404 unknown_plan | 403 scope_missing, host_not_allowed, environment_missing, \
+    (status = "default", description = "404 unknown_plan | 403 scope_missing, host_not_allowed, tenant_missing, \
         confined_token, version_type_not_allowed, machine_not_allowed | 409 definition_changed, apply_under_way, machine_being_deleted | 422 unmapped_state, \
         invalid_map | 429 token_limit_reached")))]
 async fn apply(
@@ -182,8 +182,8 @@ fn allowed(caller: &Caller, machine: &Machine) -> Result<(), Problem> {
 /// The answer to a client whose definition would have an effect that the client may not have.
 fn not_allowed(what: &str, denied: &Denied) -> Problem {
     let code = match denied {
-        // Inputs receive the events of every environment, and events that are published have none.
-        Denied::Confined(lists) if lists.contains(&"environments") => "environment_missing",
+        // Inputs receive the events of every tenant, and events that are published have none.
+        Denied::Confined(lists) if lists.contains(&"tenants") => "tenant_missing",
         other => other.code(),
     };
     let detail = format!("the token may not apply the definition because of {what}: {denied}");

@@ -3,7 +3,7 @@
 use std::{borrow::Cow, collections::BTreeSet, time::Duration};
 
 use axum::{
-    Json as Answer,
+    Extension, Json as Answer,
     extract::State,
     response::{IntoResponse, Response},
 };
@@ -14,9 +14,10 @@ use utoipa_axum::{router::OpenApiRouter, routes};
 use super::{UseQueues, find, own_part, problems::refused, with_queues};
 use crate::http::{
     App, Problem,
-    auth::{ByReceipt, Confined, Environments},
+    auth::{ByReceipt, Confined, Tenants},
     body::{Body, Json, check_readable},
     path::Path,
+    slots::InProgress,
 };
 use signalbox_access::Caller;
 use signalbox_api::{
@@ -79,7 +80,7 @@ pub(super) fn show<'a>(taken: &'a Taken, receipt: Option<&Receipt>) -> Message<P
         receipt: receipt.map(ToString::to_string),
         queue: None,
         id: taken.id,
-        environment: text(&taken.environment),
+        tenant: text(&taken.tenant),
         kind: Cow::Borrowed(RawValue::NULL),
         name: Cow::Borrowed(RawValue::NULL),
         payload: None,
@@ -109,27 +110,28 @@ pub(super) fn show<'a>(taken: &'a Taken, receipt: Option<&Receipt>) -> Message<P
 
 /// Pull messages
 ///
-/// Fair between environments: weighted round robin. Each message comes with a receipt and is leased for
+/// Fair between tenants: weighted round robin. Each message comes with a receipt and is leased for
 /// `lease_seconds`; a message that is not acknowledged by then is redelivered. With `wait_seconds` the request waits
-/// for a message if the queue is empty. The answer: `{"messages": [{"receipt", "id", "environment", "type", "name",
+/// for a message if the queue is empty. The answer: `{"messages": [{"receipt", "id", "tenant", "type", "name",
 /// "payload", "attempt", "lease_until"}], "next_due_in_ms"}`; events of the bus also have `url`, `object` and
 /// `timestamp`, and their topic as name. The last member is the time until the next lease or delay ends, if no message
 /// is available now. A payload that readers of JSON may reject is `payload_text`, a string, in place of `payload`.
 #[utoipa::path(post, path = "/queues/{name}/pull", request_body = Option<Pull>,
     responses((status = 200, body = Object),
-    (status = "default", description = "403 environment_missing | 422 out_of_range, invalid_environment | \
+    (status = "default", description = "403 tenant_missing | 422 out_of_range, invalid_tenant | \
         503 too_many_waiting")))]
 async fn pull(
-    caller: Confined<UseQueues, Environments>,
+    caller: Confined<UseQueues, Tenants>,
     State(app): State<App>,
     Path(name): Path<String>,
+    Extension(place): Extension<InProgress>,
     body: Option<Json<Pull>>,
 ) -> Result<Response, Problem> {
-    let Pull { max, wait_seconds, auto_ack, environment, lease_seconds } =
+    let Pull { max, wait_seconds, auto_ack, tenant, lease_seconds } =
         body.map(|Json(body)| body).unwrap_or_default();
     let queues = vec![PullSource { name, weight: None }];
-    let wanted = PullFrom { queues, max, wait_seconds, auto_ack, environment, lease_seconds };
-    let handed = pull_messages(&app, &caller, &wanted).await?;
+    let wanted = PullFrom { queues, max, wait_seconds, auto_ack, tenant, lease_seconds };
+    let handed = pull_messages(&app, &caller, &place, &wanted).await?;
     Ok(answer(&handed, &wanted, |_| None))
 }
 
@@ -139,11 +141,12 @@ async fn pull(
 /// that of its own pulls. The answer is that of a pull from one queue; each message has its `queue`, whose calls settle its
 /// receipt.
 #[utoipa::path(post, path = "/messages/pull", request_body = PullFrom, responses((status = 200, body = Object),
-    (status = "default", description = "403 environment_missing | 404 unknown_queue | 422 out_of_range, \
-        invalid_environment, invalid_queues | 429 token_limit_reached | 503 too_many_waiting")))]
+    (status = "default", description = "403 tenant_missing | 404 unknown_queue | 422 out_of_range, \
+        invalid_tenant, invalid_queues | 429 token_limit_reached | 503 too_many_waiting")))]
 async fn pull_from(
-    caller: Confined<UseQueues, Environments>,
+    caller: Confined<UseQueues, Tenants>,
     State(app): State<App>,
+    Extension(place): Extension<InProgress>,
     Json(wanted): Json<PullFrom>,
 ) -> Result<Response, Problem> {
     let names: BTreeSet<&str> = wanted.queues.iter().map(|queue| &*queue.name).collect();
@@ -155,7 +158,7 @@ async fn pull_from(
     if weights.clone().any(|weight| !(1..=MAX_SOURCE_WEIGHT).contains(&weight)) {
         return Err(out_of_range("weight", format!("must be between 1 and {MAX_SOURCE_WEIGHT}")));
     }
-    let handed = pull_messages(&app, &caller, &wanted).await?;
+    let handed = pull_messages(&app, &caller, &place, &wanted).await?;
     Ok(answer(&handed, &wanted, |receipt| Some(receipt.queue.clone())))
 }
 
@@ -168,9 +171,17 @@ fn answer(handed: &Handed, wanted: &PullFrom, queue: impl Fn(&Receipt) -> Option
     Answer(Pulled { messages, next_due_in_ms: handed.next_due_in_ms }).into_response()
 }
 
-async fn pull_messages(app: &App, caller: &Caller, wanted: &PullFrom) -> Result<Handed, Problem> {
-    let environment = wanted.environment.as_deref();
-    own_part(caller, environment)?;
+/// Bytes of a message without its data, about: its receipt, names and URL.
+const AROUND_DATA: usize = 16 * 1024;
+
+async fn pull_messages(
+    app: &App,
+    caller: &Caller,
+    place: &InProgress,
+    wanted: &PullFrom,
+) -> Result<Handed, Problem> {
+    let tenant = wanted.tenant.as_deref();
+    own_part(caller, tenant)?;
     let options = app.queues.options();
     let most = wanted.max.unwrap_or(DEFAULT_MESSAGES.min(options.pull_messages));
     if !(1..=options.pull_messages).contains(&most) {
@@ -183,18 +194,25 @@ async fn pull_messages(app: &App, caller: &Caller, wanted: &PullFrom) -> Result<
     let lease_ms = wanted.lease_seconds.map(|lease| seconds("lease_seconds", lease, 1.0)).transpose()?;
     let _place = (wait_ms > 0).then(|| app.limits.pulls.take(caller)).transpose()?;
     let auto_ack = wanted.auto_ack;
-    let request = PullRequest { most, wait: Duration::from_millis(wait_ms), auto_ack, environment, lease_ms };
+    let request = PullRequest { most, wait: Duration::from_millis(wait_ms), auto_ack, tenant, lease_ms };
     let names: Vec<&str> = wanted.queues.iter().map(|queue| &*queue.name).collect();
     let queues = &app.queues;
-    with_queues(app, &names, |known| async move {
+    // A client that does not read takes no further messages: those of many pulls that are woken together count as well.
+    let bytes = options.pull_bytes.min(most.saturating_mul(app.bus.limits.data_bytes + AROUND_DATA)) as u64;
+    let pulled = with_queues(app, &names, |known| async move {
         let mut sources = Vec::with_capacity(known.len());
         for (queue, known) in wanted.queues.iter().zip(&known) {
             let weight = queue.weight.unwrap_or(1);
             sources.push(Source { queue: &queue.name, revision: known.definition.revision, weight });
         }
-        queues.pull(&sources, request).await
+        queues.pull(&sources, request, || place.reserve(bytes)).await
     })
-    .await
+    .await?;
+    let (handed, reserved) = pulled.ok_or_else(|| place.unread())?;
+    if let Some(reserved) = reserved.flatten() {
+        place.keep(reserved);
+    }
+    Ok(handed)
 }
 
 fn out_of_range(member: &str, what: String) -> Problem {
@@ -280,7 +298,7 @@ async fn ack(
 
 /// Release messages
 ///
-/// They become available before others of their environment, after `delay_seconds`; without it after the backoff of the
+/// They become available before others of their tenant, after `delay_seconds`; without it after the backoff of the
 /// queue, or immediately if it has none. A message that was delivered `max_attempts` times becomes a dead letter.
 #[utoipa::path(post, path = "/queues/{name}/nack", request_body = Nack, responses((status = 200, body = Outcomes),
     (status = "default", description = NOT_SETTLED)))]

@@ -13,13 +13,13 @@ use super::{ReadQueues, UseQueues, current};
 use crate::http::{
     App, Problem,
     audit::Notes,
-    auth::{Confined, Environments, Whole},
+    auth::{Confined, Tenants, Whole},
     body::{Body, Json, Query},
     list::{ListQuery, Listing, SortKey},
     path::Path,
     precondition::{expected, tagged},
 };
-use signalbox_api::queues::{FacetSettings, NewQueue, Numbers, Queue, QueueList, QueuePatch};
+use signalbox_api::queues::{NewQueue, Numbers, Queue, QueueList, QueuePatch, TenantSettings};
 use signalbox_bus::Error;
 use signalbox_queues::{Definition, QueueNumbers};
 
@@ -35,10 +35,10 @@ impl Body for QueuePatch {}
 fn patched(patch: &QueuePatch, known: &Definition) -> NewQueue {
     let now = known.wanted();
     let mut weights = known.weights.clone();
-    for (environment, weight) in &patch.weights {
+    for (tenant, weight) in &patch.weights {
         match weight {
-            Some(weight) => weights.insert(environment.clone(), *weight),
-            None => weights.remove(environment),
+            Some(weight) => weights.insert(tenant.clone(), *weight),
+            None => weights.remove(tenant),
         };
     }
     NewQueue {
@@ -60,9 +60,9 @@ fn show(name: String, definition: &Definition, numbers: QueueNumbers) -> Queue {
     let QueueNumbers { waiting, in_flight, delayed, dead, .. } = numbers;
     #[allow(clippy::cast_precision_loss, reason = "twelve hours")]
     let seconds = |ms: u64| ms as f64 / 1000.0;
-    let facet = |environment: &String| {
-        let set = FacetSettings { weight: None, ..definition.wanted_tenant(environment) };
-        (environment.clone(), set)
+    let settings = |tenant: &String| {
+        let set = TenantSettings { weight: None, ..definition.wanted_tenant(tenant) };
+        (tenant.clone(), set)
     };
     Queue {
         name,
@@ -77,7 +77,7 @@ fn show(name: String, definition: &Definition, numbers: QueueNumbers) -> Queue {
         max_waiting_per_tenant: definition.max_waiting_per_tenant,
         overflow: definition.overflow,
         weights: definition.weights.clone(),
-        facets: definition.tenants.keys().map(facet).collect(),
+        tenants: definition.tenants.keys().map(settings).collect(),
         revision: definition.revision,
         messages: Numbers { waiting, in_flight, delayed, dead },
     }
@@ -88,8 +88,8 @@ async fn view(app: &App, name: String, definition: &Definition) -> Result<Queue,
     Ok(show(name, definition, numbers))
 }
 
-/// The queue as a token sees it that is confined to the environments `own`: their weights and messages only. Dead letters
-/// are not counted by environment.
+/// The queue as a token sees it that is confined to the tenants `own`: their weights and messages only. Dead letters
+/// are not counted by tenant.
 async fn view_within(
     app: &App,
     own: &[String],
@@ -97,14 +97,14 @@ async fn view_within(
     definition: &Definition,
 ) -> Result<Queue, Problem> {
     let mut numbers = QueueNumbers::default();
-    for facet in app.queues.facets_named(&name, own).await? {
-        numbers.waiting += facet.waiting;
-        numbers.in_flight += facet.in_flight;
-        numbers.delayed += facet.delayed;
+    for tenant in app.queues.tenants_named(&name, own).await? {
+        numbers.waiting += tenant.waiting;
+        numbers.in_flight += tenant.in_flight;
+        numbers.delayed += tenant.delayed;
     }
     let mut queue = show(name, definition, numbers);
-    queue.weights.retain(|environment, _| own.contains(environment));
-    queue.facets.retain(|environment, _| own.contains(environment));
+    queue.weights.retain(|tenant, _| own.contains(tenant));
+    queue.tenants.retain(|tenant, _| own.contains(tenant));
     Ok(queue)
 }
 
@@ -123,16 +123,16 @@ fn note_before(app: &App, notes: &Notes, name: &str) {
 /// List the queues
 ///
 /// Sorted by `name`, `waiting`, `in_flight`, `delayed` or `dead`; a search covers names and patterns. Without `limit`, the
-/// answer contains all of them. For a token that is confined to environments, `weights`, `facets` and `messages` are those of
-/// its environments, without dead letters.
+/// answer contains all of them. For a token that is confined to tenants, `weights`, `tenants` and `messages` are those of
+/// its tenants, without dead letters.
 #[utoipa::path(get, path = "/queues", params(ListQuery), responses((status = 200, body = QueueList)))]
 async fn list(
-    caller: Confined<ReadQueues, Environments>,
+    caller: Confined<ReadQueues, Tenants>,
     State(app): State<App>,
     Query(query): Query<ListQuery>,
 ) -> Result<Answer<QueueList>, Problem> {
     app.bus.handle().refresh_registry().await?;
-    let page = LISTING.page(all(&app, caller.environments()).await?, &query)?;
+    let page = LISTING.page(all(&app, caller.tenants()).await?, &query)?;
     Ok(Answer(QueueList { queues: page.items, next: page.next, total: Some(page.total as u64) }))
 }
 
@@ -149,10 +149,10 @@ pub(crate) const LISTING: Listing<'static, Queue> = Listing {
     ],
 };
 
-/// All queues, with the messages of these environments only, if there are any.
-pub(crate) async fn all(app: &App, environments: Option<&[String]>) -> Result<Vec<Queue>, Problem> {
+/// All queues, with the messages of these tenants only, if there are any.
+pub(crate) async fn all(app: &App, tenants: Option<&[String]>) -> Result<Vec<Queue>, Problem> {
     let registry = app.bus.handle().registry();
-    if let Some(own) = environments {
+    if let Some(own) = tenants {
         let mut queues = Vec::with_capacity(registry.queues.len());
         for (name, queue) in &registry.queues {
             queues.push(view_within(app, own, name.clone(), queue).await?);
@@ -167,16 +167,16 @@ pub(crate) async fn all(app: &App, environments: Option<&[String]>) -> Result<Ve
 
 /// Show a queue
 ///
-/// For a token that is confined to environments, `weights`, `facets` and `messages` are those of its environments, without
+/// For a token that is confined to tenants, `weights`, `tenants` and `messages` are those of its tenants, without
 /// dead letters.
 #[utoipa::path(get, path = "/queues/{name}", responses((status = 200, body = Queue)))]
 async fn get(
-    caller: Confined<ReadQueues, Environments>,
+    caller: Confined<ReadQueues, Tenants>,
     State(app): State<App>,
     Path(name): Path<String>,
 ) -> Result<Response, Problem> {
     let queue = current(&app, &name).await?;
-    let shown = match caller.environments() {
+    let shown = match caller.tenants() {
         Some(own) => view_within(&app, own, name, &queue.definition).await?,
         None => view(&app, name, &queue.definition).await?,
     };
@@ -185,8 +185,8 @@ async fn get(
 
 /// Create a queue, or replace its definition
 ///
-/// A missing field gets its default, even if the queue exists. What is set for single environments stays: `weights`, if
-/// the field is missing, and everything of `PUT /queues/{name}/facets/{environment}`. Messages that are accepted after the
+/// A missing field gets its default, even if the queue exists. What is set for single tenants stays: `weights`, if
+/// the field is missing, and everything of `PUT /queues/{name}/tenants/{tenant}`. Messages that are accepted after the
 /// answer are stored in the queue if its pattern matches, whichever pacemaker accepts them; weights, pauses and limits are
 /// in effect from then on. With `If-Match` only the definition with that `ETag` is replaced, with `If-None-Match: *` the
 /// queue must not exist.
@@ -217,7 +217,7 @@ async fn put(
 
 /// Change parts of a queue's definition
 ///
-/// A missing field stays as it is. `null` removes a limit, or the weight of an environment.
+/// A missing field stays as it is. `null` removes a limit, or the weight of a tenant.
 #[utoipa::path(patch, path = "/queues/{name}", params(("name" = String, Path, example = "email_events")),
     request_body = QueuePatch, responses((status = 200, body = Queue),
     (status = "default", description = "422 invalid_pattern (with `position`)")))]

@@ -11,10 +11,10 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 use utoipa_axum::{router::OpenApiRouter, routes};
 
-use super::{ReadQueues, UseQueues, check_environment, consume::show, find, own_part, with_queues};
+use super::{ReadQueues, UseQueues, check_tenant, consume::show, find, own_part, with_queues};
 use crate::http::{
     App, Problem,
-    auth::{Confined, Environments, Whole},
+    auth::{Confined, Tenants, Whole},
     body::{Body, Json, Query},
     path::Path,
 };
@@ -77,14 +77,14 @@ impl Body for Peek {}
 /// The messages stay in the queue; `attempt` is the number of deliveries so far.
 #[utoipa::path(post, path = "/queues/{name}/peek", request_body = Option<Peek>,
     responses((status = 200, body = Object),
-    (status = "default", description = "422 out_of_range, invalid_environment")))]
+    (status = "default", description = "422 out_of_range, invalid_tenant")))]
 async fn peek(
-    caller: Confined<ReadQueues, Environments>,
+    caller: Confined<ReadQueues, Tenants>,
     State(app): State<App>,
     Path(name): Path<String>,
     body: Option<Json<Peek>>,
 ) -> Result<Response, Problem> {
-    let Peek { environment, max } = body.map(|Json(body)| body).unwrap_or_default();
+    let Peek { tenant, max } = body.map(|Json(body)| body).unwrap_or_default();
     let most = max.unwrap_or(10);
     if !(1..=MAX_LIMIT).contains(&most) {
         return Err(Problem::unprocessable(
@@ -92,9 +92,9 @@ async fn peek(
             format!("`max` must be between 1 and {MAX_LIMIT}"),
         ));
     }
-    own_part(&caller, environment.as_deref())?;
+    own_part(&caller, tenant.as_deref())?;
     find(&app, &name).await?;
-    let shown = app.queues.peek(&name, environment.as_deref(), most).await?;
+    let shown = app.queues.peek(&name, tenant.as_deref(), most).await?;
     let messages = shown.iter().map(|taken| show(taken, None)).collect();
     Ok(Answer(Peeked { messages }).into_response())
 }
@@ -103,19 +103,19 @@ impl Body for Purge {}
 
 /// Drop waiting and delayed messages
 ///
-/// Of one environment or of the whole queue. Messages in flight stay with their consumers.
+/// Of one tenant or of the whole queue. Messages in flight stay with their consumers.
 #[utoipa::path(post, path = "/queues/{name}/purge", request_body = Option<Purge>,
-    responses((status = 200, body = Count), (status = "default", description = "422 invalid_environment")))]
+    responses((status = 200, body = Count), (status = "default", description = "422 invalid_tenant")))]
 async fn purge(
-    caller: Confined<UseQueues, Environments>,
+    caller: Confined<UseQueues, Tenants>,
     State(app): State<App>,
     Path(name): Path<String>,
     body: Option<Json<Purge>>,
 ) -> Result<Answer<Count>, Problem> {
-    let Purge { environment } = body.map(|Json(body)| body).unwrap_or_default();
-    own_part(&caller, environment.as_deref())?;
+    let Purge { tenant } = body.map(|Json(body)| body).unwrap_or_default();
+    own_part(&caller, tenant.as_deref())?;
     find(&app, &name).await?;
-    Ok(Answer(Count { messages: app.queues.purge(&name, environment.as_deref()).await? }))
+    Ok(Answer(Count { messages: app.queues.purge(&name, tenant.as_deref()).await? }))
 }
 
 /// A message as a pull would have shown it.
@@ -150,21 +150,21 @@ impl Body for Redrive {}
 
 /// Redrive dead letters
 ///
-/// All of them, those of one environment, or single ones. Each goes to the end of its environment's queue, with zero
+/// All of them, those of one tenant, or single ones. Each goes to the end of its tenant's queue, with zero
 /// attempts. With `rate_per_second` they become available one after another: until then they are delayed messages, which
 /// survive every restart.
 #[utoipa::path(post, path = "/queues/{name}/dead/redrive", request_body = Option<Redrive>,
     responses((status = 200, body = Count),
-    (status = "default", description = "422 out_of_range, invalid_environment")))]
+    (status = "default", description = "422 out_of_range, invalid_tenant")))]
 async fn redrive(
     _: Whole<UseQueues>,
     State(app): State<App>,
     Path(name): Path<String>,
     body: Option<Json<Redrive>>,
 ) -> Result<Answer<Count>, Problem> {
-    let Redrive { environment, ids, rate_per_second } = body.map(|Json(body)| body).unwrap_or_default();
-    if let Some(environment) = &environment {
-        check_environment(environment)?;
+    let Redrive { tenant, ids, rate_per_second } = body.map(|Json(body)| body).unwrap_or_default();
+    if let Some(tenant) = &tenant {
+        check_tenant(tenant)?;
     }
     if ids.as_ref().is_some_and(|ids| !(1..=MAX_LIMIT).contains(&ids.len())) {
         let detail = format!("`ids` must have between 1 and {MAX_LIMIT} items");
@@ -176,12 +176,8 @@ async fn redrive(
     };
     let in_range = |rate| thousandths(rate, 0.1, 1_000_000.0).ok_or_else(out_of_range);
     let rate = rate_per_second.map(in_range).transpose()?;
-    let wanted = DeadLetters {
-        environment: environment.as_deref(),
-        ids: ids.as_deref().unwrap_or_default(),
-        drop: false,
-        rate,
-    };
+    let wanted =
+        DeadLetters { tenant: tenant.as_deref(), ids: ids.as_deref().unwrap_or_default(), drop: false, rate };
     Ok(Answer(Count { messages: take_dead(&app, &name, wanted).await? }))
 }
 
@@ -199,15 +195,15 @@ pub(super) async fn take_dead(app: &App, queue: &str, wanted: DeadLetters<'_>) -
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 struct DeadQuery {
-    /// Only those of this environment.
-    environment: Option<String>,
+    /// Only those of this tenant.
+    tenant: Option<String>,
     /// Only this message.
     id: Option<u64>,
 }
 
 /// Drop dead letters
 ///
-/// All of them, those of one environment, or a single one.
+/// All of them, those of one tenant, or a single one.
 #[utoipa::path(delete, path = "/queues/{name}/dead", params(DeadQuery), responses((status = 200, body = Count)))]
 async fn drop_dead(
     _: Whole<UseQueues>,
@@ -215,28 +211,28 @@ async fn drop_dead(
     Path(name): Path<String>,
     Query(query): Query<DeadQuery>,
 ) -> Result<Answer<Count>, Problem> {
-    if let Some(environment) = &query.environment {
-        check_environment(environment)?;
+    if let Some(tenant) = &query.tenant {
+        check_tenant(tenant)?;
     }
     let ids: Vec<u64> = query.id.into_iter().collect();
-    let wanted = DeadLetters { environment: query.environment.as_deref(), ids: &ids, drop: true, rate: None };
+    let wanted = DeadLetters { tenant: query.tenant.as_deref(), ids: &ids, drop: true, rate: None };
     Ok(Answer(Count { messages: take_dead(&app, &name, wanted).await? }))
 }
 
 /// List messages that were dropped because too many waited
 ///
-/// One entry for each environment of which a full queue dropped messages, or did not receive events. It names the first and
+/// One entry for each tenant of which a full queue dropped messages, or did not receive events. It names the first and
 /// the last of them.
 #[utoipa::path(get, path = "/queues/{name}/gaps", responses((status = 200, body = Gaps)))]
 async fn gaps(
-    caller: Confined<ReadQueues, Environments>,
+    caller: Confined<ReadQueues, Tenants>,
     State(app): State<App>,
     Path(name): Path<String>,
 ) -> Result<Answer<Gaps>, Problem> {
     find(&app, &name).await?;
     let mut gaps = app.queues.gaps(&name).await?;
-    if let Some(own) = caller.environments() {
-        gaps.retain(|gap| gap.environment.as_ref().is_some_and(|name| own.contains(name)));
+    if let Some(own) = caller.tenants() {
+        gaps.retain(|gap| gap.tenant.as_ref().is_some_and(|name| own.contains(name)));
     }
     Ok(Answer(Gaps { gaps }))
 }

@@ -17,7 +17,7 @@ use super::{
 };
 use crate::http::{
     App, Problem,
-    auth::{Confined, Environments},
+    auth::{Confined, Tenants},
     body::Query,
     path::Path,
 };
@@ -48,22 +48,22 @@ struct ListQuery {
     /// `delayed` or `in_flight`.
     #[param(inline)]
     state: Listable,
-    /// Only of this environment. A token that is confined to environments has to name one of them.
-    environment: Option<String>,
+    /// Only of this tenant. A token that is confined to tenants has to name one of them.
+    tenant: Option<String>,
     /// The `next` of the previous page.
     cursor: Option<String>,
     /// Items of a page, 1 to 1000; default 100.
     limit: Option<usize>,
 }
 
-/// Which environment a message is in.
+/// Which tenant a message is in.
 #[derive(Debug, Deserialize, utoipa::IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 struct MessageQuery {
-    /// The environment of the message. Needed by a token that is confined to environments, and for a message that waits and
+    /// The tenant of the message. Needed by a token that is confined to tenants, and for a message that waits and
     /// was redriven.
-    environment: Option<String>,
+    tenant: Option<String>,
 }
 
 fn view(stored: &Stored) -> StoredMessage<Box<RawValue>> {
@@ -82,32 +82,32 @@ fn view(stored: &Stored) -> StoredMessage<Box<RawValue>> {
 /// Those whose delay or lease ends first, first (in each shard). The answer: `{"messages": [{"state", "until", "message"}],
 /// "next"}`. `POST /queues/{name}/peek` shows waiting messages, and `GET /queues/{name}/dead` dead letters.
 #[utoipa::path(get, path = "/queues/{name}/messages", params(ListQuery), responses((status = 200, body = Object),
-    (status = "default", description = "403 environment_missing")))]
+    (status = "default", description = "403 tenant_missing")))]
 async fn list(
-    caller: Confined<ReadQueues, Environments>,
+    caller: Confined<ReadQueues, Tenants>,
     State(app): State<App>,
     Path(name): Path<String>,
     Query(query): Query<ListQuery>,
 ) -> Result<Response, Problem> {
-    let ListQuery { state, environment, cursor, limit } = query;
+    let ListQuery { state, tenant, cursor, limit } = query;
     let (_, limit) = PageQuery { cursor: None, limit }.read()?;
-    own_part(&caller, environment.as_deref())?;
+    own_part(&caller, tenant.as_deref())?;
     find(&app, &name).await?;
-    // It contains the environment and the ID of the last message that was read, whichever it was.
+    // It contains the tenant and the ID of the last message that was read, whichever it was.
     let list = format!("queues {name}");
     let after = app.cursors.read(&caller, &list, cursor.as_deref()).await?.unwrap_or_default();
     let place = match state {
         Listable::Delayed => MessageState::Delayed,
         Listable::InFlight => MessageState::InFlight,
     };
-    let page = app.queues.list(&name, place, environment.as_deref(), &after, limit).await?;
+    let page = app.queues.list(&name, place, tenant.as_deref(), &after, limit).await?;
     let messages = page.items.iter().map(view).collect();
     let next = app.cursors.write(&caller, &list, page.next).await?;
     Ok(Answer(MessagePage { messages, next }).into_response())
 }
 
-/// The environment to search a message in: the one that the caller names, or that of the log's entry.
-async fn environment_of(
+/// The tenant to search a message in: the one that the caller names, or that of the log's entry.
+async fn tenant_of(
     app: &App,
     caller: &Caller,
     queue: &str,
@@ -116,7 +116,7 @@ async fn environment_of(
 ) -> Result<Option<String>, Problem> {
     #[derive(Deserialize)]
     struct Entry {
-        environment: String,
+        tenant: String,
     }
     own_part(caller, named.as_deref())?;
     find(app, queue).await?;
@@ -124,19 +124,19 @@ async fn environment_of(
         return Ok(named);
     }
     let entry = app.queues.log_entry(id).await?;
-    Ok(entry.and_then(|entry| serde_json::from_slice::<Entry>(&entry).ok()).map(|entry| entry.environment))
+    Ok(entry.and_then(|entry| serde_json::from_slice::<Entry>(&entry).ok()).map(|entry| entry.tenant))
 }
 
 fn unknown() -> Problem {
     Problem::not_found(
         "unknown_message",
-        "The queue has no message with this ID. To find a message that was delayed or redriven, name its `environment`.",
+        "The queue has no message with this ID. To find a message that was delayed or redriven, name its `tenant`.",
     )
 }
 
-/// A message that was found. Tokens that are confined to environments do not see dead letters.
+/// A message that was found. Tokens that are confined to tenants do not see dead letters.
 fn found(caller: &Caller, stored: Option<Stored>) -> Result<Stored, Problem> {
-    let hidden = |stored: &Stored| stored.place == MessageState::Dead && caller.environments().is_some();
+    let hidden = |stored: &Stored| stored.place == MessageState::Dead && caller.tenants().is_some();
     stored.filter(|stored| !hidden(stored)).ok_or_else(unknown)
 }
 
@@ -145,15 +145,15 @@ fn found(caller: &Caller, stored: Option<Stored>) -> Result<Stored, Problem> {
 /// Wherever in the queue it is: `{"state", "until", "message"}`; of a dead letter `died_at` and `reason`.
 #[utoipa::path(get, path = "/queues/{name}/messages/{id}", params(("id" = u64, Path), MessageQuery),
     responses((status = 200, body = Object),
-    (status = "default", description = "403 environment_missing | 404 unknown_message")))]
+    (status = "default", description = "403 tenant_missing | 404 unknown_message")))]
 async fn message(
-    caller: Confined<ReadQueues, Environments>,
+    caller: Confined<ReadQueues, Tenants>,
     State(app): State<App>,
     Path((name, id)): Path<(String, u64)>,
     Query(query): Query<MessageQuery>,
 ) -> Result<Response, Problem> {
-    let environment = environment_of(&app, &caller, &name, id, query.environment).await?;
-    let stored = app.queues.message(&name, id, environment.as_deref(), Act::Show).await?;
+    let tenant = tenant_of(&app, &caller, &name, id, query.tenant).await?;
+    let stored = app.queues.message(&name, id, tenant.as_deref(), Act::Show).await?;
     Ok(Answer(view(&found(&caller, stored)?)).into_response())
 }
 
@@ -161,15 +161,15 @@ async fn message(
 ///
 /// Wherever in the queue it is. A consumer that has it cannot acknowledge it any more.
 #[utoipa::path(delete, path = "/queues/{name}/messages/{id}", params(("id" = u64, Path), MessageQuery),
-    responses((status = 204), (status = "default", description = "403 environment_missing | 404 unknown_message")))]
+    responses((status = 204), (status = "default", description = "403 tenant_missing | 404 unknown_message")))]
 async fn drop_message(
-    caller: Confined<UseQueues, Environments>,
+    caller: Confined<UseQueues, Tenants>,
     State(app): State<App>,
     Path((name, id)): Path<(String, u64)>,
     Query(query): Query<MessageQuery>,
 ) -> Result<StatusCode, Problem> {
-    let environment = environment_of(&app, &caller, &name, id, query.environment).await?;
-    let stored = app.queues.message(&name, id, environment.as_deref(), Act::Drop).await?;
+    let tenant = tenant_of(&app, &caller, &name, id, query.tenant).await?;
+    let stored = app.queues.message(&name, id, tenant.as_deref(), Act::Drop).await?;
     if found(&caller, stored)?.place == MessageState::Dead {
         let wanted = DeadLetters { ids: &[id], drop: true, ..DeadLetters::default() };
         take_dead(&app, &name, wanted).await?;
@@ -182,15 +182,15 @@ async fn drop_message(
 /// Makes a delayed message or a dead letter available now. Returns 0 messages if it was available already.
 #[utoipa::path(post, path = "/queues/{name}/messages/{id}/redrive", params(("id" = u64, Path), MessageQuery),
     responses((status = 200, body = Count),
-    (status = "default", description = "403 environment_missing | 404 unknown_message | 409 message_in_flight")))]
+    (status = "default", description = "403 tenant_missing | 404 unknown_message | 409 message_in_flight")))]
 async fn redrive(
-    caller: Confined<UseQueues, Environments>,
+    caller: Confined<UseQueues, Tenants>,
     State(app): State<App>,
     Path((name, id)): Path<(String, u64)>,
     Query(query): Query<MessageQuery>,
 ) -> Result<Answer<Count>, Problem> {
-    let environment = environment_of(&app, &caller, &name, id, query.environment).await?;
-    let stored = app.queues.message(&name, id, environment.as_deref(), Act::Advance).await?;
+    let tenant = tenant_of(&app, &caller, &name, id, query.tenant).await?;
+    let stored = app.queues.message(&name, id, tenant.as_deref(), Act::Advance).await?;
     let messages = match found(&caller, stored)?.place {
         MessageState::Delayed => 1,
         MessageState::Waiting => 0,

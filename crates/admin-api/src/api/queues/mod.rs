@@ -2,10 +2,10 @@
 
 mod consume;
 mod definitions;
-mod facets;
 mod look;
 mod messages;
 mod problems;
+mod tenants;
 
 use std::ops::Deref;
 
@@ -18,7 +18,7 @@ use axum::{
 };
 use utoipa_axum::router::OpenApiRouter;
 
-use crate::http::auth::CheckEnvironment as _;
+use crate::http::auth::CheckTenant as _;
 use crate::http::{App, Problem, auth::Permission, path::Parameter};
 use signalbox_access::{Caller, Scope};
 use signalbox_queues::{Error, Matchable, is_part};
@@ -42,7 +42,7 @@ pub(crate) fn routes() -> OpenApiRouter<App> {
     OpenApiRouter::new()
         .merge(definitions::routes())
         .merge(consume::routes())
-        .merge(facets::routes())
+        .merge(tenants::routes())
         .merge(look::routes())
         .merge(messages::routes())
         .layer(middleware::from_fn(expect_nothing_else))
@@ -51,7 +51,7 @@ pub(crate) fn routes() -> OpenApiRouter<App> {
 /// Routes that have query parameters, which they check themselves.
 const WITH_QUERY: [&str; 6] = [
     "/queues",
-    "/queues/{name}/facets",
+    "/queues/{name}/tenants",
     "/queues/{name}/dead",
     "/queues/{name}/messages",
     "/queues/{name}/messages/{id}",
@@ -59,7 +59,7 @@ const WITH_QUERY: [&str; 6] = [
 ];
 
 /// Rejects query parameters and bodies that a route does not have. Ignored, `DELETE /queues/q/dead` with a body that names
-/// an environment would drop the dead letters of all.
+/// a tenant would drop the dead letters of all.
 async fn expect_nothing_else(request: Request, next: Next) -> Response {
     let route = request.extensions().get::<MatchedPath>().map_or("", |path| path.as_str());
     if !WITH_QUERY.contains(&route) && request.uri().query().is_some_and(|query| !query.is_empty()) {
@@ -117,29 +117,29 @@ async fn find_all(app: &App, names: &[&str]) -> Result<Vec<Matchable>, Problem> 
     Ok(found)
 }
 
-/// Rejects a caller whose token is confined to environments and whose request names none.
+/// Rejects a caller whose token is confined to tenants and whose request names none.
 fn whole_queue(caller: &Caller) -> Result<(), Problem> {
-    match caller.environments() {
+    match caller.tenants() {
         None => Ok(()),
         Some(_) => Err(Problem::forbidden(
-            "environment_missing",
-            "the token is confined to environments; name one of them as `environment`",
+            "tenant_missing",
+            "the token is confined to tenants; name one of them as `tenant`",
         )),
     }
 }
 
-/// Rejects a request for an environment that the caller's token does not cover, or for all of them.
-fn own_part(caller: &Caller, environment: Option<&str>) -> Result<(), Problem> {
-    let Some(environment) = environment else { return whole_queue(caller) };
-    caller.check_environment(environment)?;
-    check_environment(environment)
+/// Rejects a request for a tenant that the caller's token does not cover, or for all of them.
+fn own_part(caller: &Caller, tenant: Option<&str>) -> Result<(), Problem> {
+    let Some(tenant) = tenant else { return whole_queue(caller) };
+    caller.check_tenant(tenant)?;
+    check_tenant(tenant)
 }
 
-/// The name of an environment in a path.
+/// The name of a tenant in a path.
 #[derive(Debug)]
-struct Environment(String);
+struct TenantName(String);
 
-impl Deref for Environment {
+impl Deref for TenantName {
     type Target = str;
 
     fn deref(&self) -> &str {
@@ -147,20 +147,20 @@ impl Deref for Environment {
     }
 }
 
-impl Parameter for Environment {
+impl Parameter for TenantName {
     type Raw = String;
 
     fn check(raw: String) -> Result<Self, Problem> {
-        check_environment(&raw)?;
+        check_tenant(&raw)?;
         Ok(Self(raw))
     }
 }
 
-/// Rejects an invalid name of an environment.
-fn check_environment(environment: &str) -> Result<(), Problem> {
-    if is_part(environment) {
+/// Rejects an invalid name of a tenant.
+fn check_tenant(tenant: &str) -> Result<(), Problem> {
+    if is_part(tenant) {
         return Ok(());
     }
-    let detail = "the name of an environment must be 1 to 1024 printable characters without `:` and `|`";
-    Err(Problem::unprocessable("invalid_environment", detail))
+    let detail = "the name of a tenant must be 1 to 1024 printable characters without `:` and `|`";
+    Err(Problem::unprocessable("invalid_tenant", detail))
 }

@@ -12,7 +12,7 @@ impl From<Flaw> for Problem {
             Flaw::Name => "invalid_queue_name",
             Flaw::Pattern(_) => "invalid_pattern",
             Flaw::OutOfRange { .. } | Flaw::Rate => "out_of_range",
-            Flaw::Environment(_) | Flaw::Tenants => "invalid_weights",
+            Flaw::Tenant(_) | Flaw::Tenants => "invalid_weights",
         };
         let problem = Self::unprocessable(code, flaw.to_string());
         match flaw {

@@ -215,7 +215,11 @@ async fn put_many(
                     let requested: Value = serde_json::from_str(item.get()).unwrap_or_default();
                     notes.instance(None, Some(json!({"requested": requested, "code": problem.code()})));
                 }
-                ItemResult { status: problem.status().as_u16(), instance: None, error: Some(problem) }
+                ItemResult {
+                    status: problem.status().as_u16(),
+                    instance: None,
+                    error: Some(problem.of_item()),
+                }
             }
         });
     }

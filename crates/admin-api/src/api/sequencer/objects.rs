@@ -10,7 +10,7 @@ use utoipa_axum::{router::OpenApiRouter, routes};
 use super::params::ObjectName;
 use crate::http::{
     App, Problem,
-    auth::{Confined, Environments, PublishEvents, ReadAll, RootOnly, Whole},
+    auth::{Confined, PublishEvents, ReadAll, RootOnly, Tenants, Whole},
     body::{Body, Json, JsonBytes, Query},
     list::{ListQuery, Listing, Page, SortKey},
     path::Path,
@@ -41,19 +41,19 @@ impl Body for Skip {}
 /// Publish events of an object, with its new state
 ///
 /// The body: `events`, the main event and up to 99 sub-events, each with `topic` and `type` and if wanted `url` (else
-/// one made from the object's name), `timestamp`, `data` and `environment`; `data`, the object's new state, if it changes (`null` removes it); and
+/// one made from the object's name), `timestamp`, `data` and `tenant`; `data`, the object's new state, if it changes (`null` removes it); and
 /// `idempotency_key` for all of it. All are accepted together, in this order, or none. An object whose name begins with
 /// a backend's prefix has its events sent there, one at a time; all others go to the bus. In the path, `/` and other
 /// reserved characters of the object's name are written as `%XX`. What is published to a topic directly for such an
 /// object (`POST /topics/{name}` with its name as `object`) goes to its backend as well, also while nothing waits there.
-/// An object's state belongs to no environment, so a token that is confined to environments publishes without `data` of the object.
+/// An object's state belongs to no tenant, so a token that is confined to tenants publishes without `data` of the object.
 #[utoipa::path(post, path = "/objects/{object}/events", params(("object" = String, Path, example = "work:1")),
     request_body = Object, responses((status = 202, body = Accepted),
     (status = "default", description = "400 invalid_object, invalid_event, invalid_topic, too_many_events, \
         invalid_idempotency_key | 403 reserved_object, topic_claimed, limit_reached | 422 idempotency_conflict | \
-        429 object_queue_full, environment_limit_reached | 503 fabric_full, fabric_read_only, busy")))]
+        429 object_queue_full, tenant_limit_reached | 503 fabric_full, fabric_read_only, busy")))]
 async fn publish(
-    caller: Confined<PublishEvents, Environments>,
+    caller: Confined<PublishEvents, Tenants>,
     State(app): State<App>,
     Path(ObjectName(object)): Path<ObjectName>,
     headers: HeaderMap,
