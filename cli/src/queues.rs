@@ -275,7 +275,7 @@ pub(crate) async fn run(command: Command, remote: &Remote) -> Result<(), Failure
         }
         Command::DropTenant { tenant: one, sure } => {
             let OneTenant { queue, tenant } = &one;
-            sure.confirm(&format!("drop all messages of {tenant} in {queue}, also those in flight"))?;
+            sure.confirm(&format!("drop all messages of {tenant} in {queue}, including those in flight"))?;
             remote.change("DELETE", &one.path(), None, counted("messages dropped")).await
         }
         Command::DropGaps(Confirmed { queue, sure }) => {

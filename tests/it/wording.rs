@@ -22,6 +22,8 @@ const WORDS: &[(&str, &str)] = &[
     ("by itself", "automatically"),
     ("can be no", "is not a valid"),
     ("came back", "was restored"),
+    ("facet", "tenant"),
+    ("facets", "tenants"),
     ("for ever", "without a limit"),
     ("forever", "without a limit"),
     ("given up", "dropped, became a dead letter"),

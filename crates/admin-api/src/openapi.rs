@@ -338,6 +338,28 @@ mod tests {
         }
     }
 
+    /// Clients that do not read must not stop what other processes with their token do.
+    #[test]
+    fn work_does_not_wait_for_responses_that_are_not_read() {
+        let is_work = |method: &str, path: &str| crate::http::auth::is_work(&method.parse().unwrap(), path);
+        for (method, path) in [
+            ("POST", "/instances/{id}/heartbeat"),
+            ("PUT", "/instances/{id}"),
+            ("POST", "/queues/{name}/ack"),
+            ("POST", "/topics/{name}"),
+            ("PATCH", "/state-machines/{machine}/labels"),
+            // It waits itself.
+            ("POST", "/queues/{name}/pull"),
+        ] {
+            assert!(is_work(method, path), "{method} {path}");
+        }
+        for (method, path) in crate::http::auth::READS {
+            assert!(crate::http::audit::is_data(&method, path), "{method} {path} is no data traffic");
+            assert!(!is_work(method.as_str(), path), "{method} {path}");
+        }
+        assert!(!is_work("GET", "/queues") && !is_work("PUT", "/queues/{name}"));
+    }
+
     #[test]
     fn shared_answers_follow_from_what_an_operation_takes() {
         let document: Value =

@@ -65,15 +65,14 @@ impl Entry {
     }
 }
 
-/// The text with the present name of the tenant: earlier releases stored it as `environment`. It is before everything that a
-/// publisher chooses but the object and the topic, in which quotation marks are escaped.
+/// The text with the present name of the tenant: earlier releases stored it as `environment`. The tenant is before the data, and
+/// quotation marks in texts before it are escaped, so the first of the names is the right one. Usually only the beginning is searched.
 fn as_now(text: &str) -> Cow<'_, str> {
-    let name = |name: &str| text.find(&format!(",\"{name}\":"));
-    match (name("environment"), name("tenant")) {
-        (Some(old), new) if new.is_none_or(|new| old < new) => {
-            text.replacen("\"environment\":", "\"tenant\":", 1).into()
-        }
-        _ => text.into(),
+    let (now, before) = (",\"tenant\":", ",\"environment\":");
+    let head = text.find(now).map_or(text, |at| &text[..at]);
+    match head.find(before) {
+        Some(_) => text.replacen(before, now, 1).into(),
+        None => text.into(),
     }
 }
 

@@ -359,11 +359,9 @@ fn is_list(parts: &Parts) -> bool {
     route(parts).is_some_and(|route| LISTS.contains(&(method, route)))
 }
 
-/// Requests that transport data to the client.
-const READS: [(Method, &str); 6] = [
-    (Method::POST, "/messages/pull"),
+/// Data traffic whose responses may be large. A pull waits until it may have the bytes of its messages.
+pub(crate) const READS: [(Method, &str); 4] = [
     (Method::POST, "/queues/{name}/peek"),
-    (Method::POST, "/queues/{name}/pull"),
     (Method::POST, "/state-machines/{machine}/labels/{label}/simulate"),
     (Method::POST, "/state-machines/{machine}/plan"),
     (Method::POST, "/subscriber/test"),
@@ -371,16 +369,10 @@ const READS: [(Method, &str); 6] = [
 
 /// Whether the request is one that clients send while they work: it does not wait for responses that another process with the same
 /// token does not read.
-fn is_work(parts: &Parts) -> bool {
-    let Some(route) = route(parts) else { return false };
-    let is_one = |(method, path): &(Method, &str)| parts.method == *method && *path == route;
-    let registers = parts.method == Method::PUT && matches!(route, "/instances" | "/instances/{id}");
-    registers || (is_data(&parts.method, route) && !READS.iter().any(is_one))
-}
-
-/// Whether the request is a pull, which waits until it may have the bytes of its messages.
-fn is_pull(parts: &Parts) -> bool {
-    route(parts).is_some_and(|route| route == "/messages/pull" || route == "/queues/{name}/pull")
+pub(crate) fn is_work(method: &Method, route: &str) -> bool {
+    let registers = *method == Method::PUT && matches!(route, "/instances" | "/instances/{id}");
+    let reads = || READS.iter().any(|(one, path)| one == method && *path == route);
+    registers || (is_data(method, route) && !reads())
 }
 
 fn route(parts: &Parts) -> Option<&str> {
@@ -394,7 +386,7 @@ async fn permitted<P: Permission>(parts: &Parts, app: &App) -> Result<Caller, Pr
     if caller.has_any(P::ANY_OF) {
         if let Some(place) = parts.extensions.get::<InProgress>() {
             place.take(&app.limits.in_progress, &app.limits.buffers, &caller)?;
-            if !is_work(parts) && !is_pull(parts) {
+            if !route(parts).is_some_and(|route| is_work(&parts.method, route)) {
                 place.check_unread()?;
             }
             if is_list(parts) {

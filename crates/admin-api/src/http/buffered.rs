@@ -56,11 +56,11 @@ impl Buffered {
         problem.with("limit", MAX_BUFFERED).retry_after(1)
     }
 
-    /// Counts bytes, also beyond the limit.
-    pub(crate) fn add(&self, token: String, bytes: u64) -> BufferedBytes {
+    /// Counts bytes, even beyond the limit. Returns also whether the token is within it.
+    pub(crate) fn add(&self, token: String, bytes: u64) -> (BufferedBytes, bool) {
         let mut added = BufferedBytes { all: self.clone(), token, counted: 0, reserved: 0 };
-        added.set(bytes);
-        added
+        let is_within = added.set(bytes);
+        (added, is_within)
     }
 
     /// Reserves bytes as soon as they are within the limit. A token without other bytes may have any number.
@@ -100,12 +100,18 @@ impl BufferedBytes {
     pub(crate) fn set(&mut self, bytes: u64) -> bool {
         let tokens = &self.all.0;
         let mut all = tokens.held.lock();
-        let held = all.entry(self.token.clone()).or_default();
-        held.counted = held.counted.saturating_sub(self.counted) + bytes;
-        held.reserved = held.reserved.saturating_sub(self.reserved);
-        let is_within = held.counted <= MAX_BUFFERED;
-        if *held == Held::default() {
-            all.remove(&self.token);
+        // Usually the token has an entry: its name is copied once for its requests, and not for each piece of a body.
+        if !all.contains_key(&self.token) {
+            all.insert(self.token.clone(), Held::default());
+        }
+        let mut is_within = true;
+        if let Some(held) = all.get_mut(&self.token) {
+            held.counted = held.counted.saturating_sub(self.counted) + bytes;
+            held.reserved = held.reserved.saturating_sub(self.reserved);
+            is_within = held.counted <= MAX_BUFFERED;
+            if *held == Held::default() {
+                all.remove(&self.token);
+            }
         }
         drop(all);
         let is_less = bytes < self.counted + self.reserved;

@@ -45,7 +45,8 @@ pub struct Problem {
 }
 
 /// Maximum number of bytes of a sentence or a text in a problem. Those that repeat a part of a request could be larger than it.
-const MAX_TEXT: usize = 8192;
+/// The hundred errors of a definition fit.
+const MAX_TEXT: usize = 32 * 1024;
 
 /// The same, in the problem of one of up to a thousand items.
 const MAX_TEXT_OF_ITEM: usize = 512;

@@ -193,8 +193,14 @@ impl InProgress {
     pub(crate) fn receive(&self, bytes: u64) -> Result<(), Problem> {
         let (Some(buffers), Some(slot)) = (self.0.buffers.get(), self.0.request.get()) else { return Ok(()) };
         let mut received = self.0.received.lock();
-        let received = received.get_or_insert_with(|| buffers.received.add(slot.client.clone(), 0));
-        if received.grow(bytes) { Ok(()) } else { Err(buffers.received.refused()) }
+        let is_within = if let Some(received) = &mut *received {
+            received.grow(bytes)
+        } else {
+            let (first, is_within) = buffers.received.add(slot.client.clone(), bytes);
+            *received = Some(first);
+            is_within
+        };
+        if is_within { Ok(()) } else { Err(buffers.received.refused()) }
     }
 
     /// Counts bytes for a response whose size is not known yet, as soon as the token may have them; see [`Self::keep`].
@@ -223,7 +229,7 @@ impl InProgress {
         match (&mut *response, self.0.buffers.get(), self.0.request.get()) {
             (Some(reserved), ..) if is_large => _ = reserved.set(bytes),
             (None, Some(buffers), Some(slot)) if is_large => {
-                *response = Some(buffers.unread.add(slot.client.clone(), bytes));
+                *response = Some(buffers.unread.add(slot.client.clone(), bytes).0);
             }
             (response, ..) => *response = None,
         }

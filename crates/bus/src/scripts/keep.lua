@@ -86,8 +86,9 @@ end
 -- The tenant of an event: the first member with this name. Earlier releases stored it as the environment. See objects.lua.
 local function tenant_of(body)
   local _, from = string.find(body, '"tenant":"', 1, true)
-  local _, old = string.find(body, '"environment":"', 1, true)
-  if old and (not from or old < from) then from = old end
+  -- The tenant is before the data, so usually only the beginning is searched.
+  local _, old = string.find(from and string.sub(body, 1, from) or body, '"environment":"', 1, true)
+  from = old or from
   if not from then return '' end
   local at, is_end = from, false
   repeat

@@ -139,8 +139,9 @@ end
 -- member, because its quotation marks are escaped. Earlier releases stored it as the environment.
 local function tenant_of(entry)
   local _, from = string.find(entry, '"tenant":"', 1, true)
-  local _, old = string.find(entry, '"environment":"', 1, true)
-  if old and (not from or old < from) then from = old end
+  -- The tenant is before the data, so usually only the beginning is searched.
+  local _, old = string.find(from and string.sub(entry, 1, from) or entry, '"environment":"', 1, true)
+  from = old or from
   local at = from
   if not at then return nil end
   repeat

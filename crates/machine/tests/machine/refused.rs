@@ -410,7 +410,7 @@ fn of_very_many_problems_the_first_are_reported() {
     }
 }
 
-/// A machine of so many gates, each of which leads to the next one.
+/// A machine with this number of gates, one after the other.
 fn ring(count: usize) -> String {
     let gate = |n: usize| {
         let next = (n + 1) % count;

@@ -15,12 +15,12 @@ local sources = KEYS[7]
 local machine, owner = ARGV[1], ARGV[2]
 
 if redis.call('EXISTS', current) == 1 or redis.call('HEXISTS', applying, machine) == 1 then return 0 end
-local clients = redis.call('HKEYS', by_client)
+local stored = redis.call('HGETALL', by_client)
 redis.call('HDEL', recounts, machine)
 redis.call('HDEL', owners, owner)
-for _, client in ipairs(clients) do
-  local left = redis.call('HINCRBY', owners, 'client:' .. client, -redis.call('HGET', by_client, client))
-  if left <= 0 then redis.call('HDEL', owners, 'client:' .. client) end
+for i = 1, #stored, 2 do
+  local client = 'client:' .. stored[i]
+  if redis.call('HINCRBY', owners, client, '-' .. stored[i + 1]) <= 0 then redis.call('HDEL', owners, client) end
 end
 redis.call('DEL', versions, sources, by_client)
 return 1

@@ -38,7 +38,7 @@ async fn versions_count_for_the_client_that_applied_them_until_their_machine_is_
         stored += (parts.record.len() + parts.source.len()) as u64;
         assert_eq!(counted(&world).await, stored);
     }
-    // The same definition again is no version.
+    // Applying the same definition again makes no new version.
     world
         .machines
         .applier

@@ -391,9 +391,9 @@ async fn consumers_that_pull_and_acknowledge_at_the_same_time_share_calls_but_no
     assert_eq!(hands.queues.numbers(&[Q]).await.unwrap()[0].acked, 150);
 }
 
-/// A consumer that may have no bytes takes nothing, and leaves its turn to others.
+/// A consumer that may have no bytes takes nothing, and others get the messages.
 #[tokio::test]
-async fn a_consumer_that_is_not_admitted_takes_nothing_and_delays_no_other() {
+async fn a_consumer_that_is_not_admitted_takes_nothing() {
     let server = Server::in_memory().await;
     let all = running(&server, Options::default()).await;
     all.put(wanted(".*")).await;

@@ -9,7 +9,7 @@
 //!   to the tail in the same call. A tenant that ceases to be eligible leaves the ring and loses the rest of its turn.
 //!   A changed weight applies to the running turn: a turn that has used it up ends immediately.
 //! * **Returned** messages (nack without delay, lease expired, delay over) go to the head of their tenant, in order of
-//!   acceptance, also if several calls return them: they precede those that were never delivered.
+//!   acceptance, even if several calls return them: they precede those that were never delivered.
 //! * A receipt is valid while its message is in flight under it. An expired lease ends with the sweep that detects it,
 //!   not before: a slow consumer's work counts if no other consumer has the message yet.
 //! * Calls that settle many messages process them in sequence and evaluate the tenants at the end.

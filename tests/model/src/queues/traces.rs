@@ -137,7 +137,7 @@ fn returned_messages_go_to_the_head_in_order_of_acceptance() {
     assert_eq!(pull(&mut queue, 3), [100, 101, 102]);
     nack(&mut queue, &[101, 100], 0);
     assert_eq!(queue.tenant(1).waiting, [100, 101, 103]);
-    // Also if they are returned in several calls, and before messages that were never delivered.
+    // Even if they are returned in several calls, and before messages that were never delivered.
     nack(&mut queue, &[102], 0);
     assert_eq!(pull(&mut queue, 4), [100, 101, 102, 103]);
 }

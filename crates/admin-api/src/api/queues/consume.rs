@@ -119,7 +119,7 @@ pub(super) fn show<'a>(taken: &'a Taken, receipt: Option<&Receipt>) -> Message<P
 #[utoipa::path(post, path = "/queues/{name}/pull", request_body = Option<Pull>,
     responses((status = 200, body = Object),
     (status = "default", description = "403 tenant_missing | 422 out_of_range, invalid_tenant | \
-        503 too_many_waiting")))]
+        429 token_limit_reached | 503 too_many_waiting")))]
 async fn pull(
     caller: Confined<UseQueues, Tenants>,
     State(app): State<App>,

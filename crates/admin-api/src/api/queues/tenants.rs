@@ -85,7 +85,7 @@ async fn tenants(
 
 /// Show a tenant of a queue
 ///
-/// Its settings and counts of messages, also if it has none.
+/// Its settings and counts of messages, even if it has none.
 #[utoipa::path(get, path = "/queues/{name}/tenants/{tenant}", responses((status = 200, body = Tenant)))]
 async fn tenant(
     caller: Confined<ReadQueues, Tenants>,
